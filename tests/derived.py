@@ -20,8 +20,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.rule import ALERT_PREFIX, Profile
-from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
-from orchestrator.telemetry.table import table
+from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, table
 from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths

@@ -16,7 +16,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.ops.pack import dashboards, pack, write
 from orchestrator.ops.render import Prometheus, TimeWindow, page
 from orchestrator.ops.rule import Profile
-from orchestrator.telemetry.table import table
+from orchestrator.telemetry.catalogue import table
 
 METRICS = """# Every metric
 

@@ -18,7 +18,7 @@ from orchestrator.kernel.record import AdmissionRejected, Follower
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun
-from orchestrator.telemetry.engine import Load
+from orchestrator.telemetry.instrument import Load
 
 
 class AgentRegistry:

@@ -52,7 +52,7 @@ from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.actor import default_actor
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.runtime.service.stream import RunStream
-from orchestrator.telemetry.engine import Load
+from orchestrator.telemetry.instrument import Load
 
 
 class LocalEngine(Generic[AgentResultT_co]):

@@ -49,7 +49,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.runtime.service.agent_identity import OtherDefinition
-from orchestrator.telemetry.engine import Load
+from orchestrator.telemetry.instrument import Load
 
 BEAT = 1.0
 """Seconds between two searches for dead workers."""

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.exposition import serve_metrics as serve_metrics
     from orchestrator.telemetry.exposition import wsgi_app as wsgi_app
     from orchestrator.telemetry.history import History as History
+    from orchestrator.telemetry.line import BoundedWriter as BoundedWriter
     from orchestrator.telemetry.log import TransitionLog as TransitionLog
     from orchestrator.telemetry.metrics import Metrics as Metrics
     from orchestrator.telemetry.notice import ParkNotice as ParkNotice
     from orchestrator.telemetry.otel import Spans as Spans
     from orchestrator.telemetry.scope import config_from_context as config_from_context
     from orchestrator.telemetry.scope import logger_from_context as logger_from_context
-    from orchestrator.telemetry.sink import BoundedWriter as BoundedWriter
     from orchestrator.telemetry.watchdog import Watchdog as Watchdog
 
 _HOME = {

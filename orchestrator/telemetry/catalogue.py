@@ -5,9 +5,13 @@ Names and labels are a contract with alerts and dashboards: rows are added, neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 
 from orchestrator.errors import ERROR_KINDS
+from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     ABANDONED_KINDS,
@@ -34,8 +38,271 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.telemetry.metric import PREFIX, Metric, MetricKind, MetricSource, counter, gauge, histogram
-from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED, STORED
+
+PREFIX = "orchestrator_"
+
+
+class MetricKind(StrEnum):
+    """The Prometheus type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+class MetricSource(StrEnum):
+    """The source of a metric's values."""
+
+    OBSERVED = "observed"
+    """An instrument, updated by facts."""
+    SCRAPED = "scraped"
+    """The collector, from the state at a scrape."""
+    STORED = "stored"
+    """`orchestrator metrics serve`, from a journal; no process with agents has it."""
+    PUSHED = "pushed"
+    """A batch job, which pushes it at its end; no scrape has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One row. `name` is without PREFIX."""
+
+    name: str
+    kind: MetricKind
+    labels: tuple[str, ...]
+    help: str
+    fed_by: tuple[type, ...] = ()
+    """The facts that update it; empty if code counts directly."""
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram, without +Inf."""
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label -> its closed values, for labels that no graph, tool list or model name defines."""
+    zero: bool = True
+    """Whether the series of every combination of declared values exist, at 0, from the declaration on."""
+    made: MetricSource = MetricSource.OBSERVED
+
+
+def counter(
+    name: str,
+    labels: str,
+    text: str,
+    *fed_by: type,
+    zero: bool = True,
+    made: MetricSource = MetricSource.OBSERVED,
+    **values: Iterable[str],
+) -> Metric:
+    """Return the row of a counter; `labels` are separated by blanks, `values` closes some of them."""
+    return Metric(
+        name=name,
+        kind=MetricKind.COUNTER,
+        labels=tuple(labels.split()),
+        help=text,
+        fed_by=fed_by,
+        values=closed_sets(values),
+        zero=zero,
+        made=made,
+    )
+
+
+def gauge(
+    name: str,
+    labels: str,
+    text: str,
+    *fed_by: type,
+    zero: bool = False,
+    made: MetricSource = MetricSource.OBSERVED,
+    **values: Iterable[str],
+) -> Metric:
+    """Return the row of a gauge. It is absent until it has a value.
+
+    A timestamp that started at 0 would read as "half a century ago" and fire an alert.
+    """
+    return Metric(
+        name=name,
+        kind=MetricKind.GAUGE,
+        labels=tuple(labels.split()),
+        help=text,
+        fed_by=fed_by,
+        values=closed_sets(values),
+        zero=zero,
+        made=made,
+    )
+
+
+def histogram(
+    name: str, labels: str, buckets: tuple[float, ...], text: str, *fed_by: type, **values: Iterable[str]
+) -> Metric:
+    """Return the row of a histogram."""
+    return Metric(
+        name=name,
+        kind=MetricKind.HISTOGRAM,
+        labels=tuple(labels.split()),
+        help=text,
+        fed_by=fed_by,
+        buckets=buckets,
+        values=closed_sets(values),
+    )
+
+
+def closed_sets(values: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Return label -> values as plain text."""
+    return {label: tuple(str(value) for value in closed) for label, closed in values.items()}
+
+
+PARKINGS = (
+    "approval",
+    "unknown_effect",
+    "undo_failed",
+    "input",
+    "questions",
+    "paused",
+    "waiting",
+    "interrupted",
+    "shutdown",
+    "poison",
+    "deps_required",
+    "other_graph",
+    "invalid_table",
+)
+"""Reasons of parked runs, a closed label set; anything else is `_other`."""
+
+PHASES = ("starting", "running", "draining", "stopped")
+"""States of a process, or of one engine in it."""
+
+NOT_PARKED = "none"
+"""Label value of the reason of a journal's run that is not parked."""
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_gauge = partial(gauge, made=MetricSource.SCRAPED)
+
+
+def _info(name: str, labels: str, text: str) -> Metric:
+    return Metric(
+        name=name,
+        kind=MetricKind.INFO,
+        labels=tuple(labels.split()),
+        help=text,
+        zero=False,
+        made=MetricSource.SCRAPED,
+    )
+
+
+SCRAPED: tuple[Metric, ...] = (
+    # ---- runs of this process ----
+    _gauge("runs_active", "machine agent state", "Active runs, by their state.", zero=True),
+    _gauge(
+        "oldest_run_state_entered_timestamp_seconds",
+        "machine agent state",
+        "Unix time at which the run that has been in a state for the longest time entered it; absent without a run.",
+    ),
+    _gauge(
+        "oldest_run_started_timestamp_seconds",
+        "machine agent",
+        "Unix time at which the oldest active run started, without its waiting; absent without a run.",
+    ),
+    # ---- engines of this process ----
+    _gauge("runs_queued", "machine agent", "Runs that wait in a queue.", zero=True),
+    _gauge("run_slots", "machine", "Maximum concurrent runs; absent without an engine."),
+    _gauge(
+        "runtime_state", "state", "1 for the present state of the process, 0 for the others.", state=PHASES
+    ),
+    # ---- what was declared ----
+    _gauge(
+        "state_timeout_seconds",
+        "machine agent state",
+        "Maximum time in a state before its event fires; absent without a limit.",
+    ),
+    _gauge("run_timeout_seconds", "machine agent", "Maximum time of a run; absent without a limit."),
+    _info("build_info", "version python", "Versions of the running software; always 1."),
+    _info(
+        "machine_info",
+        "machine version definition",
+        "Definition of a machine in this process, by the first digits of its fingerprint; always 1.",
+    ),
+    _gauge(
+        "run_objective_seconds",
+        "machine agent",
+        "Time within which runs of an agent should end; absent without an objective.",
+    ),
+    # ---- journals: every process that serves one reports the same runs, so use `max by (journal, …)` before `sum` ----
+    _gauge(
+        "journal_runs",
+        "journal machine agent status reason",
+        "Runs in a journal that have not ended, as its index of runs has them; orphaned: without a living owner.",
+        status=(RUNNING, ORPHANED, PARKED),
+        reason=(NOT_PARKED, *PARKINGS),
+    ),
+    _gauge(
+        "journal_oldest_update_timestamp_seconds",
+        "journal machine agent status reason",
+        "Unix time of the last record of the run that has had no new one for the longest time; absent without a run.",
+        status=(RUNNING, ORPHANED, PARKED),
+        reason=(NOT_PARKED, *PARKINGS),
+    ),
+    _info(
+        "journal_info",
+        "journal backend path",
+        "Engine and path (or address, without its password) of a journal that is open here; always 1.",
+    ),
+    counter(
+        "journal_read_failures_total",
+        "",
+        "Failed reads of a journal for metrics; figures that could not be read are absent.",
+        made=MetricSource.SCRAPED,
+    ),
+    # ---- stores and telemetry itself ----
+    _gauge(
+        "event_loop_age_seconds",
+        "",
+        "Seconds since a watched event loop last moved, the longest of the process; absent without a watchdog.",
+    ),
+    _gauge("journal_bytes", "backend", "Size of the files of the journals that are open here."),
+    counter(
+        "log_records_total", "level", "Lines written to the log.", made=MetricSource.SCRAPED, level=LEVELS
+    ),
+    counter(
+        "log_records_dropped_total",
+        "",
+        "Lines that a bounded writer dropped because its queue was full.",
+        made=MetricSource.SCRAPED,
+    ),
+    _gauge("collector_duration_seconds", "", "Time that it took to compute the live gauges.", zero=True),
+)
+
+_stored = partial(gauge, made=MetricSource.STORED)
+
+STORED: tuple[Metric, ...] = (
+    _stored(
+        "journal_ended_runs",
+        "machine agent outcome reason",
+        "Runs in a journal that have ended; pruning lowers it.",
+        outcome=tuple(Outcome),
+        reason=sorted(set().union(*REASONS.values())),
+    ),
+    _stored("journal_unreadable_runs", "", "Runs of a journal that could not be read."),
+    _stored("journal_last_read_timestamp_seconds", "", "Unix time of the last read of a journal."),
+    _stored("journal_read_duration_seconds", "", "Duration of the last read of a journal."),
+)
+"""Metrics of `orchestrator metrics serve` in addition to those of live processes."""
+
+PUSHED: tuple[Metric, ...] = (
+    gauge(
+        "batch_last_success_timestamp_seconds",
+        "batch",
+        "Unix time of the last success of a batch job.",
+        made=MetricSource.PUSHED,
+    ),
+    gauge(
+        "batch_last_duration_seconds",
+        "batch",
+        "Duration of the last run of a batch job, after any result.",
+        made=MetricSource.PUSHED,
+    ),
+)
+"""Metrics of a batch job; `batch` is its name."""
+
 
 __all__ = [
     "BACKENDS",
@@ -423,3 +690,27 @@ CATALOGUE: tuple[Metric, ...] = (*_OBSERVED, *SCRAPED, *STORED, *PUSHED)
 
 ROWS: Mapping[str, Metric] = {metric.name: metric for metric in CATALOGUE}
 """The same rows by name."""
+
+
+_HEAD = ("name", "type", "labels", "buckets", "meaning", "made from")
+
+
+def table() -> str:
+    """Return the catalogue as Markdown, one row for each metric, in its order."""
+    rows = [_HEAD, ("---",) * len(_HEAD), *map(_row, CATALOGUE)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"
+
+
+def _row(row: Metric) -> tuple[str, ...]:
+    labels = ", ".join(
+        f"{label}{{{', '.join(row.values[label])}}}" if label in row.values else label for label in row.labels
+    )
+    facts = ", ".join(kind.__name__ for kind in row.fed_by)
+    made = {
+        MetricSource.OBSERVED: facts or "watchdog, telemetry",
+        MetricSource.SCRAPED: "scrape",
+        MetricSource.STORED: "metrics serve",
+        MetricSource.PUSHED: "batch push",
+    }
+    buckets = " ".join(f"{bound:g}" for bound in row.buckets)
+    return f"`{PREFIX}{row.name}`", row.kind.value, labels, buckets, row.help, made[row.made]

@@ -8,11 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.kernel.redaction import scrub
-from orchestrator.telemetry.field_name import FieldNames
-from orchestrator.telemetry.line import KEYS, level_number, stamp
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.redaction import error_fields
-from orchestrator.telemetry.sink import Stream
+from orchestrator.telemetry.line import KEYS, FieldNames, Stream, level_number, stamp
+from orchestrator.telemetry.log import TransitionLog, error_fields
 from orchestrator.telemetry.span import Trace
 
 MOST_FRAMES = 10

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, cast
 
+from orchestrator.telemetry.head_gauge import file_bytes
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.store import file_bytes
 
 if TYPE_CHECKING:
     from orchestrator.kernel.head_count import CountableJournal

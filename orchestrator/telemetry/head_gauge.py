@@ -1,4 +1,4 @@
-"""Count the runs that journals hold, at a scrape: runs stay visible when the process that had them is dead.
+"""Gauges of journals at a scrape: the runs that they hold, also those of dead processes, and the size of their files.
 
 Every process that serves a journal reports the same runs under the same labels. So the labels depend on nothing but
 the content of the journal: its own identity, and the names in it, of which the first ones in alphabetical order are
@@ -10,14 +10,40 @@ times its duration has passed, so a store that hangs neither blocks each scrape 
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from orchestrator.kernel.head_count import PARKED, CountableJournal, HeadCount, HeadCounts
+from orchestrator.telemetry.catalogue import NOT_PARKED, PARKINGS
 from orchestrator.telemetry.labels import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
-from orchestrator.telemetry.scraped import NOT_PARKED, PARKINGS
+
+_BESIDE = ("", "-wal", "-shm")
+_BLOBS = "-blobs"
+
+
+def file_bytes(path: Path) -> int:
+    """Return the bytes of an SQLite journal with the files beside it; 0 for missing files.
+
+    It never opens the journal, so a store that hangs does not block a scrape.
+    """
+    total = sum(_size(f"{path}{end}") for end in _BESIDE)
+    try:
+        with os.scandir(f"{path}{_BLOBS}") as entries:
+            return total + sum(_size(entry.path) for entry in entries)
+    except OSError:
+        return total
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
 
 Values: TypeAlias = dict[tuple[str, ...], float]
 """Label values -> value."""

@@ -1,5 +1,11 @@
 """Write the log: one JSON line for every transition and other fact that an operator needs.
 
+Every line has all keys of the schema as its own, `ts`, `level` and `msg` included, so that queries hold under any key
+that the host's chain gives to the event. The message of a record of the standard library is a mapping, which prints
+as the JSON line: a plain formatter writes the line itself, and JSON formatters (python-json-logger, ecs-logging,
+OpenTelemetry's handler) merge its keys. A chain of structlog that ends in the arguments of such a record
+(`render_to_log_kwargs`) gets the same mapping, because a record refuses an extra field named `msg`.
+
 Levels are a contract: transitions, starts and ends of runs are INFO, failures are WARNING, a failed run is ERROR. No
 alert or runbook depends on a DEBUG line. No line has prompts, arguments or results.
 
@@ -10,10 +16,13 @@ is not in the journal. Missing lines are not written later: the journal has them
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union, cast
 
 from orchestrator.kernel.clock import WHOLE, micros
 from orchestrator.kernel.codec import raised_at
@@ -33,31 +42,181 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.finish_reason import finish_word
-from orchestrator.telemetry.field_name import FieldNames, renamer
-from orchestrator.telemetry.host_logger import host_logger
 from orchestrator.telemetry.line import (
     KEYS,
     LEVELS,
     SCHEMA,
+    BoundedWriter,
+    FieldNames,
+    LineCounts,
     LineWriter,
+    Renamer,
     SafeLogger,
+    Stream,
+    TransitionLines,
     build,
     level_number,
     number,
+    renamer,
+    rendered,
     service_name,
     stamp,
     totals,
     verdict_fields,
 )
-from orchestrator.telemetry.redaction import error_fields
-from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
-from orchestrator.telemetry.tally import LineCounts
-from orchestrator.telemetry.transition_line import TransitionLines
 
 if TYPE_CHECKING:
     from structlog.typing import BindableLogger, FilteringBoundLogger
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def fingerprint(error: BaseException) -> str:
+    """Return 12 hex digits, equal for errors of one type whose texts differ only in numbers and secrets."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the log line
+        text = ""
+    text = _NUMBER.sub("0", scrub(text))
+    return hashlib.sha256(f"{type(error).__name__}:{text}".encode(errors="replace")).hexdigest()[:12]
+
+
+def error_code(error: BaseException) -> str | None:
+    """Return the error's own code (`kind`, `code` or `status`) if it has a short and plain one."""
+    for name in ("kind", "code", "status"):
+        value = getattr(error, name, None)
+        if isinstance(value, (str, int)) and not isinstance(value, bool):
+            code = plain(str(value))
+            if code is not None:
+                return code
+    return None
+
+
+def plain(text: str | None) -> str | None:
+    """Return a short word unchanged, and None for a longer, unusual or secret-like text."""
+    return text if text is not None and _CODE.fullmatch(text) and scrub(text) == text else None
+
+
+def error_fields(error: BaseException | None, *, text: bool = False) -> dict[str, Any]:
+    """Return the log fields of an error: type and fingerprint, and code, HTTP status and request id if it has them.
+
+    `text` adds its scrubbed text, which can contain contents.
+    """
+    if error is None:
+        return {}
+    fields: dict[str, Any] = {"error_type": type(error).__name__, "error_fingerprint": fingerprint(error)}
+    code, status, request_id = (
+        error_code(error),
+        getattr(error, "status", None),
+        getattr(error, "request_id", None),
+    )
+    if code is not None:
+        fields["error_code"] = code
+    if isinstance(status, int) and not isinstance(status, bool):
+        fields["http_status"] = status
+    if isinstance(request_id, str) and _REQUEST_ID.fullmatch(request_id):
+        fields["request_id"] = request_id
+    if text:
+        fields["error_text"] = scrub(str(error))
+    return fields
+
+
+Deliver: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], None]
+"""Receives the level, the line, and the arguments of the call that are for the logger itself."""
+
+_FOR_LOGGER = ("exc_info", "stack_info", "stacklevel")
+
+
+class LineMessage(dict[str, Any]):
+    """A line as the message of a record."""
+
+    def __str__(self) -> str:
+        return rendered(self).decode().removesuffix("\n")
+
+
+class HostLogger:
+    """Has the used interface of structlog's bound loggers.
+
+    The logger is not bound before the first line, so a host may configure structlog after its agents were made.
+    """
+
+    __slots__ = ("_bound", "_deliver", "_rename")
+
+    def __init__(self, deliver: Deliver, bound: Mapping[str, Any], rename: Renamer | None) -> None:
+        self._deliver, self._bound, self._rename = deliver, dict(bound), rename
+
+    def bind(self, **fields: Any) -> Self:
+        """Return a logger with more fields in each line."""
+        return type(self)(self._deliver, self._bound | fields, self._rename)
+
+    def debug(self, event: str, /, *args: object, **fields: Any) -> None:
+        """Write a line at level debug."""
+        self._write("debug", event, args, fields)
+
+    def info(self, event: str, /, *args: object, **fields: Any) -> None:
+        """Write a line at level info."""
+        self._write("info", event, args, fields)
+
+    def warning(self, event: str, /, *args: object, **fields: Any) -> None:
+        """Write a line at level warning."""
+        self._write("warning", event, args, fields)
+
+    def error(self, event: str, /, *args: object, **fields: Any) -> None:
+        """Write a line at level error."""
+        self._write("error", event, args, fields)
+
+    def critical(self, event: str, /, *args: object, **fields: Any) -> None:
+        """Write a line at level critical."""
+        self._write("critical", event, args, fields)
+
+    def _write(self, level: str, event: str, args: tuple[object, ...], fields: dict[str, Any]) -> None:
+        extra = {name: fields.pop(name) for name in _FOR_LOGGER if name in fields}
+        ts = fields.pop("ts", None) or stamp(time.time())
+        msg = event % args if args else event
+        line = {"ts": ts, "level": level, "msg": msg, **self._bound, "pid": os.getpid(), **fields}
+        self._deliver(level, line if self._rename is None else self._rename(line), extra)
+
+
+def host_logger(logger: Any, bound: Mapping[str, Any], rename: Renamer | None) -> HostLogger:
+    """Return what writes lines with a logger of structlog or of the standard library."""
+    is_plain = isinstance(logger, logging.Logger | logging.LoggerAdapter)
+    event = "msg" if rename is None else rename.names["msg"]
+    return HostLogger(_plain(logger) if is_plain else _Structlog(logger, event), bound, rename)
+
+
+def _plain(logger: logging.Logger | logging.LoggerAdapter[Any]) -> Deliver:
+    def deliver(level: str, line: dict[str, Any], extra: dict[str, Any]) -> None:
+        if logger.isEnabledFor(LEVELS[level]):
+            logger.log(LEVELS[level], LineMessage(line), **extra)
+
+    return deliver
+
+
+class _Structlog:
+    """Delivers to a logger of structlog; `event` is the key of the line with the event."""
+
+    def __init__(self, logger: Any, event: str) -> None:
+        self._logger, self._event = logger, event
+        self._as_record = False
+
+    def __call__(self, level: str, line: dict[str, Any], extra: dict[str, Any]) -> None:
+        say = getattr(self._logger, level)
+        if not self._as_record:
+            try:
+                say(line[self._event], **line, **extra)
+            except KeyError as error:
+                if "LogRecord" not in str(error):
+                    raise
+                self._as_record = True
+            else:
+                return
+        say(LineMessage(line), **extra)
+
 
 HostsLogger: TypeAlias = Union[
     "FilteringBoundLogger", "BindableLogger", logging.Logger, "logging.LoggerAdapter[Any]"

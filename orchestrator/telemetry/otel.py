@@ -1,5 +1,13 @@
 """Convert facts to OpenTelemetry spans: one for a run, with a child for each request to a model and each tool call.
 
+They are an option for a host whose dashboards use these names. The metrics of `Metrics` have more labels and feed the
+alerts and dashboards of this package.
+
+A host's HTTP and SQL spans, and the runs that a tool starts, are therefore below it. The context is set in the task
+of the call and directly around the host's code, so tasks and threads of that code inherit it. The span starts with
+the call and ends with the fact about it, which has its result. A run that parks before the fact (other calls of the
+turn wait for a person) ends the spans of its finished calls with what is known then.
+
     pip install 'fsm-orchestrator[otel]'
 
     spans = Spans()                                   # a tracer of the host's provider
@@ -12,7 +20,7 @@ arguments, results or the text of an error.
 
 - The parent of a run's span is the span that is current at its start. For a child run, it is the span of the tool
   call that started it, else the parent run's span.
-- While a model request or a tool runs, its span is the current one (`telemetry.call_span`): spans that a host's HTTP
+- While a model request or a tool runs, its span is the current one (`CallSpan`): spans that a host's HTTP
   client or database driver makes there are below it. The span of a run is never made current.
 - A run that parks ends its span. A resumed run gets a new trace, with a link to the span before: an answer may take
   days, and a parent that ended long ago would be wrong. `links` stores the spans: a mapping from run id to W3C
@@ -31,9 +39,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.kernel.call import Call
@@ -48,24 +58,305 @@ from orchestrator.kernel.record import (
     ToolExecution,
     Transition,
 )
+from orchestrator.llm.finish_reason import finish_word
 from orchestrator.telemetry import semconv as ours
-from orchestrator.telemetry.attribute import (
-    Attributes,
-    completed_attributes,
-    failed_attributes,
-    identity_attributes,
-    llm_attributes,
-    tool_attributes,
-    transition_attributes,
-)
-from orchestrator.telemetry.call_span import PRESENT, CallKey, CallSpan, current_call, take_request
 from orchestrator.telemetry.catalogue import INVALID
-from orchestrator.telemetry.client_metrics import ClientMetrics
-from orchestrator.telemetry.traceparent import RecentRuns, RunLinks
+from orchestrator.telemetry.semconv import LINKED, Conventions
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import Meter
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+Attributes: TypeAlias = dict[str, Any]
+
+
+def identity_attributes(fact: RunStarted, names: Conventions) -> Attributes:
+    """Return the attributes that every span of a run has: its agent and its conversation."""
+    known = {
+        names.agent: fact.agent,
+        names.agent_version: fact.agent_version,
+        names.conversation: fact.conversation_id,
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> Attributes:
+    """Return the attributes of a request to a model, without unknown numbers."""
+    optional = {
+        names.provider: provider,
+        names.input_tokens: fact.input_tokens or None,
+        names.output_tokens: fact.output_tokens or None,
+        names.cached_tokens: fact.cached_input_tokens or None,
+        names.reasoning_tokens: fact.reasoning_tokens or None,
+        names.first_chunk: fact.first_token,
+        ours.TOOL_CALLS: fact.tool_calls or None,
+        ours.COST: fact.cost,
+        ours.QUEUED: fact.queued or None,
+    }
+    finish = finish_word(fact.finish_reason)
+    return {
+        names.operation: names.llm,
+        names.model: fact.model,
+        ours.STATE: fact.state,
+        ours.ITERATION: fact.iteration,
+        **{name: value for name, value in optional.items() if value is not None},
+        **({} if finish is None else {names.finish_reasons: (finish,)}),
+    }
+
+
+def tool_attributes(fact: ToolExecution, names: Conventions) -> Attributes:
+    """Return the attributes of a tool call."""
+    return {
+        names.operation: names.tool,
+        names.tool_name: fact.tool,
+        names.tool_type: "function",
+        ours.ITERATION: fact.iteration,
+        ours.POSITION: fact.position,
+        ours.RESULT_CHARS: fact.result_chars,
+        **({ours.QUEUED: fact.queued} if fact.queued else {}),
+        **({ours.CUT: True} if fact.cut else {}),
+    }
+
+
+def transition_attributes(fact: Transition) -> Attributes:
+    """Return the attributes of the event of a transition."""
+    return {
+        ours.SEQ: fact.seq,
+        ours.FROM_STATE: fact.source,
+        ours.EVENT: fact.event,
+        ours.TO_STATE: fact.dest,
+        ours.ITERATION: fact.iteration,
+        **({} if fact.guard is None else {ours.GUARD: fact.guard}),
+    }
+
+
+def failed_attributes(fact: EventFailed, names: Conventions) -> Attributes:
+    """Return the attributes of the event of a failed event, without the text of its error."""
+    return {
+        ours.STATE: fact.state,
+        ours.EVENT: fact.event,
+        ours.REASON: fact.reason,
+        **({ours.HOOK: fact.hook} if fact.hook else {}),
+        **({} if fact.error is None else {names.error: type(fact.error).__name__}),
+    }
+
+
+def completed_attributes(fact: RunCompleted, names: Conventions) -> Attributes:
+    """Return the attributes of the span of a run that ended."""
+    attributes: Attributes = {
+        ours.OUTCOME: fact.outcome,
+        ours.REASON: fact.reason,
+        ours.STATE: fact.state,
+        ours.TRANSITIONS: fact.transitions,
+        ours.ITERATIONS: fact.iterations,
+    }
+    if fact.outcome == "failed":
+        attributes[names.error] = type(fact.error).__name__ if fact.error else fact.reason
+    return attributes
+
+
+class RecentRuns(dict[str, str]):
+    """The default of `links`: the last runs of this process."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, run_id: str, traceparent: str) -> None:
+        """Store a run, and drop the oldest one beyond the limit."""
+        self.pop(run_id, None)
+        super().__setitem__(run_id, traceparent)
+        while len(self) > self._most:
+            self.pop(next(iter(self)), None)
+
+
+class RunLinks:
+    """The spans before of runs, in a mapping of the host. An exception of the mapping loses only the link."""
+
+    def __init__(self, spans: MutableMapping[str, str], api: Any) -> None:
+        self._spans = spans
+        self._api = api
+
+    def of(self, run_id: str) -> list[Any]:
+        """Return the link to the span before of a run; empty without one."""
+        try:
+            context = parsed(self._spans.get(run_id), self._api)
+        except Exception:  # noqa: BLE001 - the host's mapping may raise anything; a link is not worth an error
+            return []
+        return [] if context is None else [self._api.Link(context, {LINKED: "resumed"})]
+
+    def remember(self, run_id: str, context: SpanContext) -> None:
+        """Store the span of a run."""
+        if context.is_valid:
+            with suppress(Exception):
+                self._spans[run_id] = written(context)
+
+    def forget(self, run_id: str) -> None:
+        """Drop the span of a run that is not resumed any more."""
+        with suppress(Exception):
+            self._spans.pop(run_id, None)
+
+
+def written(context: SpanContext) -> str:
+    """Return a span context as a traceparent."""
+    flags = "01" if context.trace_flags.sampled else "00"
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags}"
+
+
+def parsed(traceparent: str | None, api: Any) -> SpanContext | None:
+    """Return the span context of a W3C traceparent, or None. Raises ValueError for an invalid one."""
+    if traceparent is None:
+        return None
+    version, trace_id, span_id, flags = traceparent.split("-")
+    if version != "00":
+        return None
+    context: SpanContext = api.SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=api.TraceFlags(int(flags, 16))
+    )
+    return context if context.is_valid else None
+
+
+_TOKENS = tuple(4**power for power in range(14))
+_SECONDS = tuple(0.01 * 2**power for power in range(14))
+"""Boundaries of the buckets as the conventions advise."""
+
+
+class ClientMetrics:
+    """Records the facts about calls with a meter."""
+
+    def __init__(self, meter: Meter, names: Conventions) -> None:
+        self._names = names
+        self._tokens = meter.create_histogram(
+            names.token_usage,
+            "{token}",
+            "Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self._duration = meter.create_histogram(
+            names.duration, "s", "GenAI operation duration.", explicit_bucket_boundaries_advisory=_SECONDS
+        )
+        self._first_chunk = meter.create_histogram(
+            names.first_chunk_time,
+            "s",
+            "Time to receive the first chunk of a streamed answer.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+
+    def request(self, fact: LLMCall, provider: str | None, error: str | None) -> None:
+        """Record one attempt of a request to a model."""
+        names = self._names
+        labels = {names.operation: names.llm, names.model: fact.model, names.provider: provider or "_unknown"}
+        self._record_duration(labels, fact.seconds, error)
+        for kind, tokens in (("input", fact.input_tokens), ("output", fact.output_tokens)):
+            if tokens:
+                self._tokens.record(tokens, {**labels, names.token_type: kind})
+        if fact.first_token is not None:
+            self._first_chunk.record(fact.first_token, labels)
+
+    def tool(self, fact: ToolExecution, error: str | None) -> None:
+        """Record one tool call."""
+        names = self._names
+        self._record_duration({names.operation: names.tool, names.tool_name: fact.tool}, fact.seconds, error)
+
+    def _record_duration(self, labels: dict[str, Any], seconds: float, error: str | None) -> None:
+        extra = {} if error is None else {self._names.error: error}
+        self._duration.record(seconds, {**labels, **extra})
+
+
+CallKey: TypeAlias = tuple[int, int]
+"""(iteration, position) of a tool call in its run"""
+
+PRESENT: ContextVar[SpanContext | None] = ContextVar("orchestrator_span", default=None)
+"""The span of the running call, or of the last fact in this context: facts of a run are published in its own task."""
+_CURRENT: ContextVar[CallSpan | None] = ContextVar("orchestrator_call_span", default=None)
+"""The running call."""
+_LAST_REQUEST: ContextVar[CallSpan | None] = ContextVar("orchestrator_request_span", default=None)
+"""The model request that ended last in this context; the fact about it follows in the same context."""
+
+
+def current_call() -> Call | None:
+    """Return the call that this code is part of."""
+    scope = _CURRENT.get()
+    return None if scope is None else scope.call
+
+
+def take_request(run_id: str) -> CallSpan | None:
+    """Return the request of this run that ended last in this context, once."""
+    found = _LAST_REQUEST.get()
+    _LAST_REQUEST.set(None)
+    return found if found is not None and found.call.run_id == run_id else None
+
+
+@dataclass(slots=True, eq=False)
+class CallSpan:
+    """The context manager of a call: its span is the current one inside."""
+
+    span: Span
+    call: Call
+    ended_at: float = 0.0
+    """End of the call (epoch seconds); 0 while it runs."""
+    error: str = ""
+    """Class of the exception that the call raised."""
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _outer: CallSpan | None = field(default=None, init=False)
+    _outer_present: SpanContext | None = field(default=None, init=False)
+    _outer_context: Context | None = field(default=None, init=False)
+    _tokens: tuple[Token[Any], Any] | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        from opentelemetry import context, trace
+
+        self._outer, self._outer_present = _CURRENT.get(), PRESENT.get()
+        self._outer_context = context.get_current()
+        mine = _CURRENT.set(self)
+        PRESENT.set(self.span.get_span_context())
+        self._tokens = mine, context.attach(trace.set_span_in_context(self.span))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended_at = self.call.at + time.monotonic() - self._began
+        self.error = "" if kind is None else kind.__name__
+        self._leave()
+        if self.call.kind == "model":
+            _LAST_REQUEST.set(self)
+
+    def end_early(self, error_type: str, now: float) -> None:
+        """End the span before the fact about the call. `error_type` is the name of the attribute of an error."""
+        from opentelemetry.trace import StatusCode
+
+        if not self.ended_at:
+            self.span.set_attribute(ours.ABANDONED, True)  # noqa: FBT003 - OpenTelemetry's signature
+        elif self.error:
+            self.span.set_attribute(error_type, self.error)
+            self.span.set_status(StatusCode.ERROR, self.error)
+        else:
+            self.span.set_attribute(ours.OUTCOME, "ok")
+        self.span.end(round((self.ended_at or max(now, self.call.at)) * 1_000_000_000))
+
+    def _leave(self) -> None:
+        """Make the outer span the current one again.
+
+        The code may be in another context by now: in a copy, if its task was abandoned, or in an unrelated one, if a
+        coroutine that was never finished is collected. The first gets the outer values, the second is not changed.
+        """
+        from opentelemetry import context
+
+        if self._tokens is None or _CURRENT.get() is not self:
+            return
+        mine, token = self._tokens
+        try:
+            _CURRENT.reset(mine)
+        except ValueError:
+            _CURRENT.set(self._outer)
+            if self._outer_context is not None:
+                context.attach(self._outer_context)
+        else:
+            context.detach(token)
+        PRESENT.set(self._outer_present)
+
 
 _UNKNOWN = "_unknown"
 _BAD_TOOL = frozenset(("error", "timeout", *INVALID))

@@ -21,8 +21,7 @@ from typing import Any, Protocol, Self, TextIO
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.escape import escape
-from orchestrator.telemetry.live import LiveRun, LiveRuns
-from orchestrator.telemetry.stack import stacks
+from orchestrator.telemetry.live import LiveRun, LiveRuns, stacks
 
 _LOOKS = 10
 """Checks of the thread within `blocked_after` seconds."""

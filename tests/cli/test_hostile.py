@@ -20,7 +20,7 @@ import typer
 from orchestrator.cli import main
 from orchestrator.cli.app import app
 from orchestrator.cli.output import log_stream
-from orchestrator.telemetry.sink import writer_to
+from orchestrator.telemetry.line import writer_to
 from tests.cli.conftest import Done, forget_modules
 from tests.cli.hostile import CONTROLS, HOSTILE, MARKS, controls, files, journal, marked
 from tests.cli.test_terminal import Terminal

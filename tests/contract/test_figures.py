@@ -124,13 +124,8 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.telemetry.configure": {
         "MOST_FRAMES": 10,
     },
-    "orchestrator.telemetry.edge": {
-        "MOST_NOTED": 500,
-    },
-    "orchestrator.telemetry.exposition.debug": {
+    "orchestrator.telemetry.exposition.page": {
         "MOST_RUNS": 1000,
-    },
-    "orchestrator.telemetry.exposition.health": {
         "STALE": 5.0,
     },
     "orchestrator.telemetry.exposition.server": {
@@ -143,8 +138,9 @@ FIGURES: dict[str, dict[str, float]] = {
     },
     "orchestrator.telemetry.instrument": {
         "MOST_LEFT": 1000,
+        "MOST_NOTED": 500,
     },
-    "orchestrator.telemetry.shared_gauge": {
+    "orchestrator.telemetry.collector": {
         "PERIOD": 1.0,
     },
     "orchestrator.journal.head_change": {

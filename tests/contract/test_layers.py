@@ -92,29 +92,28 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.engines.procrastinate",
         "orchestrator.engines.dbos",
     ),
-    "opentelemetry": (
-        "orchestrator.telemetry.otel",
-        "orchestrator.telemetry.call_span",
-        "orchestrator.telemetry.client_metrics",
-        "orchestrator.telemetry.traceparent",
-    ),
+    "opentelemetry": ("orchestrator.telemetry.otel",),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
-        "orchestrator.telemetry.child",
         "orchestrator.telemetry.collector",
-        "orchestrator.telemetry.shared_gauge",
         "orchestrator.telemetry.exposition",
     ),
     "resvg_py": ("orchestrator.drawing.png",),
     "structlog": ("orchestrator.telemetry",),
     "jinja2": ("orchestrator.console",),
     "markupsafe": ("orchestrator.console",),
-    "starlette": ("orchestrator.examples.service", "orchestrator.console"),
+    "starlette": (
+        "orchestrator.examples.service",
+        "orchestrator.console",
+    ),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
     "yaml": ("orchestrator.runtime.evaluation.yaml_node",),
     "h11": ("orchestrator.web.server",),
-    "uvicorn": ("orchestrator.web.server", "orchestrator.examples.service"),
+    "uvicorn": (
+        "orchestrator.web.server",
+        "orchestrator.examples.service",
+    ),
 }
 
 # Module or folder -> libraries it may never import.

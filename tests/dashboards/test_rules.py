@@ -34,7 +34,7 @@ from orchestrator.ops.rule_file import alert_groups, alerts_yaml, rules_yaml, tr
 from orchestrator.ops.trial import CASES
 from orchestrator.ops.trial_case import Case, unit_tests
 from orchestrator.telemetry.catalogue import ROWS
-from orchestrator.telemetry.exposition.health import STALE
+from orchestrator.telemetry.exposition.page import STALE
 from orchestrator.telemetry.watchdog import Watchdog
 from tests.dashboards.monitoring import ROOT
 from tests.tiers import SOAK

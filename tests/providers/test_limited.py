@@ -18,8 +18,8 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel, RateLimiter
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.telemetry.attribute import llm_attributes
 from orchestrator.telemetry.metrics import Metrics
+from orchestrator.telemetry.otel import llm_attributes
 from orchestrator.telemetry.semconv import LATEST, QUEUED, VERSIONS
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import Facts, agent

@@ -35,10 +35,10 @@ from orchestrator.providers.mcp.session import McpSession
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.telemetry.exposition import debug
+from orchestrator.telemetry.exposition import page
 from orchestrator.telemetry.exposition.server import serve_metrics
+from orchestrator.telemetry.live import stacks
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.telemetry.stack import stacks
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import ToolSpec, tool
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED
@@ -459,19 +459,19 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         with serve_metrics(CollectorRegistry(), port=0) as server:
             shown = await asyncio.to_thread(page_at, f"http://127.0.0.1:{server.port}/debug/runs")
         assert (shown["abandoned"]["count"], len(shown["abandoned"]["work"])) == (20, 20)
-        page = debug.runs(None, abandoned_work()[0].at + 60)["abandoned"]
-        assert page["count"] == len(page["work"]) == 20
-        assert {(one["kind"], one["name"], one["state"], one["machine"]) for one in page["work"]} == {
+        listed = page.runs(None, abandoned_work()[0].at + 60)["abandoned"]
+        assert listed["count"] == len(listed["work"]) == 20
+        assert {(one["kind"], one["name"], one["state"], one["machine"]) for one in listed["work"]} == {
             ("tool", "waits", "process_tools", "llm_loop")
         }
-        assert Counter(one["run_id"] for one in page["work"]) == {"first": 10, "second": 10}
-        assert all(one["since"] > 0 and 0 < one["age_seconds"] <= 60 for one in page["work"])
+        assert Counter(one["run_id"] for one in listed["work"]) == {"first": 10, "second": 10}
+        assert all(one["since"] > 0 and 0 < one["age_seconds"] <= 60 for one in listed["work"])
         name, where = "orchestrator_work_abandoned_total", {"machine": "llm_loop", "kind": "tool"}
         assert sampled(registry, name, **where) == 20
         assert "test_abandonment" in stacks(asyncio.get_running_loop())
 
         await stubborn.release()
-        assert debug.runs(None, 0.0)["abandoned"] == {"count": 0, "work": []}
+        assert page.runs(None, 0.0)["abandoned"] == {"count": 0, "work": []}
         assert sampled(registry, name, **where) == 20
 
 

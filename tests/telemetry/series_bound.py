@@ -7,9 +7,8 @@ from math import prod
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.catalogue import CATALOGUE, Metric, MetricKind, MetricSource
+from orchestrator.telemetry.catalogue import CATALOGUE, PARKINGS, Metric, MetricKind, MetricSource
 from orchestrator.telemetry.labels import CAPS, FOLDED, MOST_DEFINITIONS
-from orchestrator.telemetry.scraped import PARKINGS
 
 
 def most_series(

@@ -25,7 +25,7 @@ from orchestrator.llm.message import Request
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
-from orchestrator.telemetry.exposition import debug
+from orchestrator.telemetry.exposition import page
 from orchestrator.telemetry.labels import CAPS
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import FunctionLLM, ScriptedLLM
@@ -162,7 +162,7 @@ def test_debug_pages_and_dumps_name_the_agent() -> None:
     _, metrics = metrics_of()
     metrics.declare(LLM_LOOP, agent="support")
     metrics.observe(RunStarted("llm_loop", "r1", 0.0, agent="support"))
-    (run,) = debug.runs(metrics.live.current_runs, 10.0)["runs"]
+    (run,) = page.runs(metrics.live.current_runs, 10.0)["runs"]
     assert run["agent"] == "support"
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.configure import LineHandler, configure_logging
+from orchestrator.telemetry.line import BoundedWriter
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.sink import BoundedWriter
 from tests.telemetry.loop import CANARY, Rig
 from tests.telemetry.test_log import VALIDATOR, edge, lines_of
 
@@ -230,7 +230,7 @@ def test_a_writer_needs_room() -> None:
 
 ENDING = """
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.sink import BoundedWriter
+from orchestrator.telemetry.line import BoundedWriter
 from orchestrator.kernel.record import Transition
 
 log = TransitionLog(BoundedWriter())
@@ -246,7 +246,7 @@ def test_what_waits_is_written_when_the_process_ends() -> None:
 
 FORKING = """
 import os, sys
-from orchestrator.telemetry.sink import BoundedWriter
+from orchestrator.telemetry.line import BoundedWriter
 
 writer = BoundedWriter()
 writer.write(b"parent\\n")

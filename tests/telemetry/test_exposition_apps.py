@@ -20,8 +20,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.exposition import asgi_app, render, wsgi_app
-from orchestrator.telemetry.exposition.asgi import App
+from orchestrator.telemetry.exposition import asgi_app, page, wsgi_app
+from orchestrator.telemetry.exposition.application import App
 from tests.telemetry.serving import SAMPLE, TOKEN, Got, ask, bearer, counted, got, live_runs
 
 # ---- ASGI ----
@@ -289,7 +289,7 @@ def test_an_empty_token_is_refused_when_the_app_is_made(make: Any) -> None:
 def test_several_workers_without_a_common_folder_are_named_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "_warned", [])
+    monkeypatch.setattr(page, "_warned", [])
     app = wsgi_app(CollectorRegistry())
     for workers in (False, True, True):
         environ: dict[str, Any] = {

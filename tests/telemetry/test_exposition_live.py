@@ -15,7 +15,7 @@ from orchestrator.llm.message import Response
 from orchestrator.llm.message import ToolCall as Asked
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.telemetry.exposition import health, serve_metrics, writable
+from orchestrator.telemetry.exposition import page, serve_metrics, writable
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog
 from orchestrator.tools.spec import tool
@@ -63,7 +63,7 @@ async def test_a_run_at_work_is_on_every_page_and_nothing_it_works_with_is(tmp_p
             result = await running
             after = await every_page()
     assert result.outcome == "completed"
-    assert {page.status for page in during + after} == {200}
+    assert {got.status for got in during + after} == {200}
     (run,) = json.loads(during[3].text)["runs"]
     assert (run["run_id"], run["machine"], run["state"]) == ("at-work", "llm_loop", "process_tools")
     assert 0 <= run["age_seconds"] <= run["run_age_seconds"] < 60
@@ -77,14 +77,14 @@ async def test_a_run_at_work_is_on_every_page_and_nothing_it_works_with_is(tmp_p
         'orchestrator_runs_active{agent="_none",machine="llm_loop",state="process_tools"} 0.0'
         in after[0].text
     )
-    for page in during + after:
-        assert CANARY not in page.text
+    for got in during + after:
+        assert CANARY not in got.text
 
 
 async def test_while_the_event_loop_is_blocked_the_process_is_not_alive_and_still_says_where_it_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "STALE", 0.3)
+    monkeypatch.setattr(page, "STALE", 0.3)
     seen: list[Got] = []
     unblocked = threading.Event()
     async with Watchdog() as watchdog:

@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import Pages, writable
-from orchestrator.telemetry.exposition import health as health_module
 from orchestrator.telemetry.exposition import page as page_module
 from orchestrator.telemetry.exposition.page import PageRequest
 from tests.telemetry.loop import CANARY
@@ -313,7 +312,7 @@ def test_a_check_that_raises_says_no_and_quotes_nothing() -> None:
 
 
 def test_while_a_check_hangs_the_answer_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(page_module, "_PATIENCE", 0.05)
     begun, go_on = threading.Event(), threading.Event()
 
     def check() -> bool:

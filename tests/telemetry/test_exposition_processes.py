@@ -32,7 +32,7 @@ import sys
 import threading
 from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.telemetry import shared_gauge
+from orchestrator.telemetry import collector
 from orchestrator.telemetry.metrics import Metrics
 
 shared_gauge.PERIOD = 0.05

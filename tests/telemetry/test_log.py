@@ -42,8 +42,7 @@ from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.line import KEYS, LineWriter, stamp
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.redaction import error_code, fingerprint
+from orchestrator.telemetry.log import TransitionLog, error_code, fingerprint
 from orchestrator.telemetry.scope import logger_from_context
 from orchestrator.tools.spec import tool
 from orchestrator_guards import Verdict

@@ -55,12 +55,12 @@ from orchestrator.telemetry.catalogue import (
     ROWS,
     MetricKind,
     MetricSource,
+    table,
 )
-from orchestrator.telemetry.engine import Load
+from orchestrator.telemetry.instrument import Load
 from orchestrator.telemetry.labels import CAPS, likely_failures, loop_head
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.telemetry.table import table
 from orchestrator_guards import GUARD_NAMES, Verdict
 from tests.derived import HINT, metric_catalogue
 from tests.telemetry.loop import CANARY, LOOP, Context, Deps, Event, Rig, State

@@ -41,10 +41,9 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry import semconv
-from orchestrator.telemetry.exposition.render import rendered
+from orchestrator.telemetry.exposition.page import rendered
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.telemetry.otel import Spans
-from orchestrator.telemetry.traceparent import RecentRuns
+from orchestrator.telemetry.otel import RecentRuns, Spans
 from orchestrator.tools.spec import tool
 from tests.telemetry.loop import CANARY, Context, Deps, Event, Rig
 

@@ -98,7 +98,7 @@ async def test_a_configuration_that_keeps_our_logger_needs_no_word() -> None:
     "code",
     [
         "from orchestrator.telemetry import Metrics; Metrics()",
-        "from orchestrator.telemetry.exposition.render import rendered; rendered(None)",
+        "from orchestrator.telemetry.exposition.page import rendered; rendered(None)",
     ],
 )
 def test_a_missing_folder_of_the_multiprocess_mode_is_one_sentence(tmp_path: Path, code: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.telemetry import line
-from orchestrator.telemetry.sink import BoundedWriter, write_rest, writer_to
+from orchestrator.telemetry.line import BoundedWriter, write_rest, writer_to
 
 
 class TextOnly:

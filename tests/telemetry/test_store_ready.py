@@ -11,7 +11,7 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.telemetry.exposition import answers
-from orchestrator.telemetry.exposition.health import HealthCheck
+from orchestrator.telemetry.exposition.page import HealthCheck
 
 
 async def test_a_journal_that_is_open_is_ready_and_a_closed_one_is_not(tmp_path: Path) -> None:

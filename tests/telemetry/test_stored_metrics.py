@@ -7,7 +7,7 @@ from collections import Counter
 from importlib.metadata import version
 
 from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING, HeadCount, HeadCounts
-from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, MetricSource
+from orchestrator.telemetry.catalogue import CATALOGUE, LEVELS, PARKINGS, PHASES, PREFIX, MetricSource
 from orchestrator.telemetry.exposition.stored import (
     JournalCollector,
     JournalSnapshot,
@@ -15,7 +15,6 @@ from orchestrator.telemetry.exposition.stored import (
     registry_of,
 )
 from orchestrator.telemetry.head_gauge import HEAD_NAMES
-from orchestrator.telemetry.scraped import LEVELS, PARKINGS, PHASES
 
 LOOP, DONE = "llm_loop", ("llm_loop", "support", "completed", "none")
 STATUSES = (

@@ -21,19 +21,19 @@ Terminate TLS in front of it: in the host's ASGI server, or a sidecar. One clien
 the handshake blocks prometheus_client's own TLS server.
 
 **Multiprocess mode** (`PROMETHEUS_MULTIPROC_DIR`): counters and histograms of all workers are summed; live gauges,
-limits and versions are written to the folder each second and combined (`telemetry/shared_gauge.py`). There are no
+limits and versions are written to the folder each second and combined (`telemetry/collector.py`). There are no
 process metrics and no exemplars, and a scrape costs several times as much. Set the variable before the first import of
 prometheus_client, empty the folder at each start, and call `prometheus_client.multiprocess.mark_process_dead(pid)` when
 a worker ends. One port for each process is better: Prometheus adds up. Several workers behind one port without that
 mode are named in the log once: each scrape shows another one.
 """
 
-from orchestrator.telemetry.exposition.asgi import asgi_app as asgi_app
+from orchestrator.telemetry.exposition.application import asgi_app as asgi_app
+from orchestrator.telemetry.exposition.application import wsgi_app as wsgi_app
 from orchestrator.telemetry.exposition.batch import Batch as Batch
-from orchestrator.telemetry.exposition.debug import LiveSource as LiveSource
-from orchestrator.telemetry.exposition.health import answers as answers
-from orchestrator.telemetry.exposition.health import writable as writable
+from orchestrator.telemetry.exposition.page import LiveSource as LiveSource
 from orchestrator.telemetry.exposition.page import Pages as Pages
+from orchestrator.telemetry.exposition.page import answers as answers
+from orchestrator.telemetry.exposition.page import writable as writable
 from orchestrator.telemetry.exposition.server import MetricsServer as MetricsServer
 from orchestrator.telemetry.exposition.server import serve_metrics as serve_metrics
-from orchestrator.telemetry.exposition.wsgi import wsgi_app as wsgi_app

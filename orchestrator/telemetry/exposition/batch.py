@@ -24,8 +24,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.metric import PREFIX, Metric
-from orchestrator.telemetry.scraped import PUSHED
+from orchestrator.telemetry.catalogue import PREFIX, PUSHED, Metric
 
 _WENT_WELL, _TOOK = PUSHED
 SUCCESS, DURATION = PREFIX + _WENT_WELL.name, PREFIX + _TOOK.name

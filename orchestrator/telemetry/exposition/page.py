@@ -1,30 +1,274 @@
-"""The pages, without a transport: a request in, an answer out. A call may block, so use a thread."""
+"""The pages, without a transport: a request in, an answer out. A call may block, so use a thread.
+
+They never show a prompt, an argument, a result or the value of a variable.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hmac
 import json
 import logging
+import multiprocessing
+import os
+import re
+import shutil
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qs
 
+import prometheus_client
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.exposition import debug
-from orchestrator.telemetry.exposition.debug import LiveSource
-from orchestrator.telemetry.exposition.health import Check, HealthCheck, Heartbeat
-from orchestrator.telemetry.exposition.render import rendered
+from orchestrator.kernel.abandonment import abandoned_work
+from orchestrator.kernel.record import WorkAbandoned
+from orchestrator.telemetry.collector import MULTIPROCESS, check_multiprocess_folder
+from orchestrator.telemetry.live import LiveRun, stacks
 from orchestrator.web.access import is_loopback_address
 from orchestrator.web.limits import framing_fault
 
-_PATIENCE = 10.0
+Check: TypeAlias = Callable[[], bool]
+"""Returns whether one requirement of readiness is met. Called from a thread; an exception counts as no."""
+
+Heartbeat: TypeAlias = Callable[[], float | None]
+"""Returns the seconds since the event loop last moved; None if it is not watched. Must not block."""
+
+STALE = 5.0
+"""Age in seconds from which a heartbeat counts as lost."""
+
+_PATIENCE = 2.0
+"""Seconds to wait for checks of another request, and for a store to answer."""
+
+_ROOM = 100 * 1024 * 1024
+
+
+class HealthStore(Protocol):
+    """The part of a store that a check calls; every journal has it."""
+
+    async def news(self, since: int) -> tuple[int, list[str]]:
+        """Return the position of the store. Raises the error of a store that cannot be used."""
+        ...
+
+
+class HealthCheck:
+    """Answers liveness and readiness."""
+
+    def __init__(self, heartbeat: Heartbeat | None = None, ready: Mapping[str, Check] | None = None) -> None:
+        self._heartbeat = heartbeat
+        self._checks = dict(ready or {})
+        self._asking = threading.Lock()
+
+    def alive(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether the event loop moves, with details."""
+        age = None if self._heartbeat is None else self._heartbeat()
+        if age is None:
+            return True, {"alive": True}
+        alive = age < STALE
+        return alive, {"alive": alive, "event_loop_age_seconds": round(age, 3)}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether every check succeeds, with each result.
+
+        Only one caller runs the checks at a time: a check that hangs must not take a thread for each probe.
+        """
+        if not self._asking.acquire(timeout=_PATIENCE):
+            return False, {"ready": False, "why": "earlier checks have not finished"}
+        try:
+            said = {name: _yes(check) for name, check in self._checks.items()}
+        finally:
+            self._asking.release()
+        ready = all(said.values())
+        return ready, {"ready": ready, "checks": said}
+
+
+def _yes(check: Check) -> bool:
+    try:
+        return bool(check())
+    except Exception:  # noqa: BLE001 - any error means not ready
+        return False
+
+
+def writable(path: str | Path, room: int = _ROOM) -> Check:
+    """Return a check that a file, or its nearest existing folder, is writable and its disk has `room` bytes.
+
+    Example:
+        serve_metrics(ready={"disk": writable("runs.db")})
+    """
+    file = Path(path).absolute()
+
+    def check() -> bool:
+        place = next(one for one in (file, *file.parents) if one.exists())
+        return os.access(place, os.W_OK) and shutil.disk_usage(place).free >= room
+
+    return check
+
+
+def answers(
+    store: HealthStore, loop: asyncio.AbstractEventLoop | None = None, patience: float = _PATIENCE
+) -> Check:
+    """Return a check that a journal answers a read within `patience` seconds, on the loop that uses it.
+
+    `loop` None means the running loop; without one it raises RuntimeError. The check fails while that loop is
+    blocked, and must not be called in its thread: pages inside a server on the same loop (`asgi_app`) call checks
+    from others. One read proves neither room to write, as `writable` does, nor that a file is intact: SQLite answers
+    from memory if it can, and `orchestrator doctor` verifies the rest.
+
+    Example:
+        serve_metrics(ready={"journal": answers(journal)})
+    """
+    home = loop or asyncio.get_running_loop()
+
+    def check() -> bool:
+        asking = store.news(-1)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(asking, home)
+        except RuntimeError:  # the loop is closed
+            asking.close()
+            return False
+        try:
+            asked.result(patience)
+        finally:
+            asked.cancel()
+        return True
+
+    return check
+
+
+__all__ = ["MOST_RUNS", "LiveSource", "runs", "stacks"]
+
+MOST_RUNS = 1_000
+"""Maximum runs on a page; the counts include all."""
+
+LiveSource: TypeAlias = Callable[[], Iterable[LiveRun]]
+"""Returns the present runs of this process, like `telemetry.live.LiveRuns.standing`. Called from any thread."""
+
+
+def runs(source: LiveSource | None, now: float) -> dict[str, Any]:
+    """Return the live runs as plain data, those longest in their state first, and the abandoned work."""
+    left = [_left(fact, now) for fact in abandoned_work()]
+    abandoned: dict[str, Any] = {"count": len(left), "work": left[:MOST_RUNS]}
+    if source is None:
+        return {"known": False, "count": 0, "parked": {}, "runs": [], "abandoned": abandoned}
+    found = sorted(source(), key=lambda run: run.entered_at)
+    return {
+        "known": True,
+        "count": len(found),
+        "parked": Counter(run.parked for run in found if run.parked is not None),
+        "runs": [_plain(run, now) for run in found[:MOST_RUNS]],
+        "abandoned": abandoned,
+    }
+
+
+def _left(fact: WorkAbandoned, now: float) -> dict[str, Any]:
+    return {
+        "run_id": fact.run_id,
+        "machine": fact.graph,
+        "agent": fact.agent,
+        "state": fact.state,
+        "kind": fact.kind,
+        "name": fact.name,
+        "since": fact.at,
+        "age_seconds": round(max(now - fact.at, 0.0), 3),
+    }
+
+
+def _plain(run: LiveRun, now: float) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "machine": run.machine,
+        "agent": run.agent,
+        "state": run.state,
+        "age_seconds": round(max(now - run.entered_at, 0.0), 3),
+        "run_age_seconds": round(max(now - run.started_at, 0.0), 3),
+        "parked": run.parked,
+    }
+
+
+_HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
+"""Accepted form of a header that chooses a format; parts of it are returned in the answer's content type."""
+
+
+def is_one_of_several() -> bool:
+    """Return whether WEB_CONCURRENCY names several workers, or this process is the second one of its parent.
+
+    uvicorn does not tell its workers how many they are, but multiprocessing, by which it starts them, numbers them. The
+    answer is true in the second one only, so a log has one warning. With `--reload` uvicorn replaces a single process,
+    and its number grows.
+    """
+    if multiprocessing.parent_process() is None:
+        return os.environ.get("WEB_CONCURRENCY", "1") not in {"", "0", "1"}
+    return multiprocessing.current_process().name.endswith("Process-2") and "--reload" not in sys.argv
+
+
+def warn_of_workers() -> None:
+    """Log once that a page of several workers shows only one of them, if they have no folder in common."""
+    if os.environ.get(MULTIPROCESS) or _warned:
+        return
+    _warned.append(True)
+    logging.getLogger("orchestrator").warning(
+        "several workers share this port, and each scrape shows another one: set %s to an empty folder, or give each "
+        "worker a port of its own",
+        MULTIPROCESS,
+    )
+
+
+_warned: list[bool] = []
+
+
+class RenderedScrape(NamedTuple):
+    """A rendered scrape. `zipped`: the body is compressed by gzip."""
+
+    body: bytes
+    content_type: str
+    zipped: bool
+
+
+def rendered(
+    registry: CollectorRegistry | None, accept: str = "", encoding: str = "", names: Sequence[str] = ()
+) -> RenderedScrape:
+    """Render a registry; None is the default one, or in multiprocess mode that of all processes.
+
+    `accept` and `encoding` are the headers of those names; `names` are the requested samples, none for all. Raises
+    the errors of a collector.
+    """
+    source = registry if registry is not None else _default()
+    encode, content_type = _encoder(accept)
+    body: bytes = encode(source.restricted_registry(names) if names else source)
+    if gzip_accepted(encoding):
+        return RenderedScrape(gzip.compress(body, compresslevel=5), content_type, zipped=True)
+    return RenderedScrape(body, content_type, zipped=False)
+
+
+def _encoder(accept: str) -> tuple[Callable[[Any], bytes], str]:
+    try:
+        return choose_encoder(accept if _HEADER.fullmatch(accept) else "")
+    except (TypeError, ValueError):  # an invalid version
+        return choose_encoder("")
+
+
+def _default() -> CollectorRegistry:
+    if not os.environ.get(MULTIPROCESS):
+        return prometheus_client.REGISTRY
+    from prometheus_client import multiprocess
+
+    check_multiprocess_folder()
+    # A new one for each scrape: its collector reads the files of all processes.
+    shared = CollectorRegistry(support_collectors_without_names=True)
+    multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    return shared
+
+
+_SCRAPE_PATIENCE = 10.0
 """Seconds that a scrape waits for the one before it. Scrapes run one at a time: concurrent ones slow each other down,
 and a collector that hangs must not take a thread for each scrape."""
 
@@ -153,7 +397,7 @@ class Pages:
 
     def _metrics(self, request: PageRequest) -> PageAnswer:
         names = parse_qs(request.query).get("name[]", ())
-        if not self._rendering.acquire(timeout=_PATIENCE):
+        if not self._rendering.acquire(timeout=_SCRAPE_PATIENCE):
             return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "earlier scrapes have not finished")
         try:
             headers = request.headers
@@ -174,10 +418,10 @@ class Pages:
         return _data(*self._health.ready())
 
     def _runs(self, _: PageRequest) -> PageAnswer:
-        return _data(True, debug.runs(self._live, self._now()))  # noqa: FBT003
+        return _data(True, runs(self._live, self._now()))  # noqa: FBT003
 
     def _stacks(self, request: PageRequest) -> PageAnswer:
-        return _answer(HTTPStatus.OK, _TEXT, debug.stacks(request.loop or self._loop).encode())
+        return _answer(HTTPStatus.OK, _TEXT, stacks(request.loop or self._loop).encode())
 
 
 def _broken(path: str, error: Exception) -> PageAnswer:

@@ -22,9 +22,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.exposition.debug import LiveSource
-from orchestrator.telemetry.exposition.health import Check, Heartbeat
-from orchestrator.telemetry.exposition.page import PageRequest, Pages
+from orchestrator.telemetry.exposition.page import Check, Heartbeat, LiveSource, PageRequest, Pages
 from orchestrator.web.limits import MAX_HEAD
 
 PORT = 9464

@@ -1,19 +1,27 @@
-"""The pages as an ASGI application. Rendering takes milliseconds, so it uses threads of its own, not the event loop."""
+"""The pages as an ASGI and as a WSGI application. Rendering takes milliseconds, so ASGI uses threads of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
-from orchestrator.telemetry.exposition.debug import LiveSource
-from orchestrator.telemetry.exposition.health import Check, Heartbeat
-from orchestrator.telemetry.exposition.page import PageRequest, Pages
-from orchestrator.telemetry.exposition.render import is_one_of_several, warn_of_workers
+from orchestrator.telemetry.exposition.page import (
+    Check,
+    Heartbeat,
+    LiveSource,
+    PageRequest,
+    Pages,
+    is_one_of_several,
+    warn_of_workers,
+)
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -101,4 +109,46 @@ def _request(scope: Scope) -> PageRequest:
         headers,
         str(client[0]) if client else "",
         asyncio.get_running_loop(),
+    )
+
+
+def wsgi_app(
+    registry: CollectorRegistry | None = None,
+    *,
+    token: str | None = None,
+    live: LiveSource | None = None,
+    heartbeat: Heartbeat | None = None,
+    ready: Mapping[str, Check] | None = None,
+) -> WSGIApplication:
+    """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError.
+
+    Example:
+        application = wsgi_app(token=os.environ["METRICS_TOKEN"])
+    """
+    pages = Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("wsgi.multiprocess"):
+            warn_of_workers()
+        request = _wsgi_request(environ)
+        status, headers, body = pages.answer(request)
+        # The connection is the server's: a WSGI application may not close it.
+        named = [header for header in headers if header[0] != "Connection"]
+        start_response(f"{status.value} {status.phrase}", named)
+        return [] if request.method == "HEAD" else [body]
+
+    return app
+
+
+def _wsgi_request(environ: WSGIEnvironment) -> PageRequest:
+    text: Callable[[str], str] = lambda name: str(environ.get(name) or "")  # noqa: E731
+    headers = {
+        name[5:].replace("_", "-").lower(): str(value)
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }
+    if length := text("CONTENT_LENGTH"):
+        headers["content-length"] = length
+    return PageRequest(
+        text("REQUEST_METHOD"), text("PATH_INFO"), text("QUERY_STRING"), headers, text("REMOTE_ADDR")
     )
