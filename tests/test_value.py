@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.journal.snapshot import lasting_fields, taken
+from orchestrator.journal.context import lasting_fields, taken
 from orchestrator.kernel.record import LLMCall
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage

@@ -21,13 +21,13 @@ from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
-from orchestrator.journal.sqlite.reserve import SIZE, Reserve
+from orchestrator.journal.sqlite.place import SIZE, Reserve
 from orchestrator.kernel.journal import ENGINE, Journal, RunHead
 from orchestrator.repl import Isolation
 from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
 
 if TYPE_CHECKING:
-    from orchestrator.journal.postgres.health import PostgresHealth as ServerHealth
+    from orchestrator.journal.postgres.read import PostgresHealth as ServerHealth
 
 PRIVATE = 0o600
 LEAST_FREE = 100 * 1024 * 1024

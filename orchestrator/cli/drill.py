@@ -22,7 +22,7 @@ from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
 
 if TYPE_CHECKING:
-    from orchestrator.journal.postgres.health import PostgresHealth as ServerHealth
+    from orchestrator.journal.postgres.read import PostgresHealth as ServerHealth
 
 _EXPLAINED = {
     "missing": "not in the backup",

@@ -18,7 +18,7 @@ from orchestrator.console.access import Actor
 from orchestrator.console.display import segment
 from orchestrator.console.pages import Console, PageFault
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
-from orchestrator.journal.plan_question import PLAN
+from orchestrator.journal.stored_run import PLAN
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.approval.plan_review import PlanReview

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.engines.registration import STATUS
 from orchestrator.errors import ConfigError
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.kernel.journal import ENGINE, Journal, Posted, RunHead
 
 ANSWERS_WITHIN = 2.0

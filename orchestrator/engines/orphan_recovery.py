@@ -40,7 +40,7 @@ from orchestrator.errors import (
     StoreDown,
     Suspended,
 )
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.llm_loop.agent_tool import open_root
 from orchestrator.runtime.service.hosting import Hosting

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.kernel.journal import (
     ENGINE,
     RECORD_SCHEMA,

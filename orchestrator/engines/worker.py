@@ -44,7 +44,7 @@ from orchestrator.errors import (
     Suspended,
     TooNew,
 )
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy

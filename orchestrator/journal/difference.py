@@ -7,8 +7,25 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from orchestrator.errors import Corrupt, RunUnknown
-from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import Journal, RunHead
+
+
+async def heads(
+    journal: Journal, *, graph: str | None = None, status: str | None = None
+) -> tuple[list[RunHead], str]:
+    """Return the runs of a graph or a status, oldest first, and a text about damaged ones, or "".
+
+    A store reports damage after all readable runs, so a run with inconsistent records hides no other. Raises
+    StoreDown.
+    """
+    found: list[RunHead] = []
+    try:
+        async for head in journal.runs(graph=graph, status=status):
+            found.append(head)  # noqa: PERF401 - runs before an error count
+    except Corrupt as error:
+        return found, str(error)
+    return found, ""
+
 
 State: TypeAlias = Literal["missing", "behind", "diverged", "removed", "damaged"]
 """State of a run in the backup, compared with the live journal: it does not exist; it lacks records or requests; its

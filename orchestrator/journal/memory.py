@@ -13,25 +13,23 @@ from typing import Any, Final, Unpack
 
 from orchestrator.errors import Fenced, Held, RunExists, RunUnknown
 from orchestrator.journal.codec import (
+    ENDED,
+    OPEN,
     SEPARATOR,
+    UNCHANGED,
+    HeadChange,
+    Identity,
     Row,
     chained,
     check_blob,
     drafts_of,
     encoded,
     encoded_append,
+    head_change,
     only_claims,
     records_of,
-    verified_blob,
-)
-from orchestrator.journal.head_change import (
-    ENDED,
-    OPEN,
-    UNCHANGED,
-    HeadChange,
-    Identity,
-    head_change,
     status_after,
+    verified_blob,
 )
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts, process_identity

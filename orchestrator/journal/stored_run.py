@@ -1,16 +1,52 @@
-"""Read the state of a stored run in one pass over its records, without its graph, model or tools."""
+"""Read the state of a stored run in one pass over its records, without its graph, model or tools.
+
+The records of a run of approval have the whole plan, so any process that reads the journal can show it, and an answer names the digest of
+exactly these bytes. Only a process with the project's folder carries the answer out.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
+import orjson
+
 from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
-from orchestrator.journal.plan_question import plan_question
 from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
+from orchestrator.machines.approval.model import ApprovalState, PlanStatus
 from orchestrator.machines.llm_loop.model import Question
+
+PLAN: Final = "plan"
+"""Reason and tool of the question; also the name in `RunHead.waiting`."""
+
+
+def plan_question(state: str, context: Mapping[str, Any]) -> Question | None:
+    """Return the question about the plan that waits for approval, or None.
+
+    Args:
+        state: State of the run.
+        context: Plain context of the run, at least `plan`, `plan_status`, `consent` and `expires_at`.
+    """
+    plan = context.get("plan")
+    if state != ApprovalState.AWAITING_APPROVAL or not plan or context.get("consent"):
+        return None
+    if context.get("plan_status") != PlanStatus.PENDING:
+        return None
+    text = orjson.dumps(plan, option=orjson.OPT_SORT_KEYS)
+    runs = any(step.get("kind") == "run" for step in plan.get("steps") or ())
+    return Question(
+        key=f"{plan.get('id', '')}.{plan.get('version', '')}",
+        tool=PLAN,
+        arguments=text.decode(),
+        digest=hashlib.sha256(text).hexdigest(),
+        why=PLAN,
+        expires_at=float(context.get("expires_at") or 0.0),
+        effect="irreversible" if runs else "compensable",  # a command cannot be undone, files can
+    )
+
 
 _GROWING = "messages"
 WAITS_FOR_AGENT: Final = frozenset(("deps_required", "other_graph"))

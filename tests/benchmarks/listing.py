@@ -18,7 +18,7 @@ from typing import Final
 import apsw
 import psycopg
 
-from orchestrator.journal.head_change import Fixed
+from orchestrator.journal.codec import Fixed
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.row import RunRow, Values, fixed_sum, position_sum

@@ -21,7 +21,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.mark import HighWater
+from orchestrator.journal.sqlite.high_water import HighWater
 from orchestrator.kernel.journal import Draft, Journal
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits

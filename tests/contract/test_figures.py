@@ -143,7 +143,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.telemetry.collector": {
         "PERIOD": 1.0,
     },
-    "orchestrator.journal.head_change": {
+    "orchestrator.journal.codec": {
         "LONGEST": 200,
     },
     "orchestrator.journal.opening": {
@@ -161,22 +161,20 @@ FIGURES: dict[str, dict[str, float]] = {
         "VERSION": 2,
         "OLDEST_SERVER": 140000,
     },
-    "orchestrator.journal.postgres.statement": {
-        "BLOBS": 1179864418,
-    },
     "orchestrator.journal.postgres.writer": {
+        "BLOBS": 1179864418,
         "SOON": 0.5,
     },
     "orchestrator.journal.run_query": {
         "PAGE": 200,
     },
-    "orchestrator.journal.sqlite.blob": {
+    "orchestrator.journal.sqlite.row": {
         "BIG": 1048576,
     },
     "orchestrator.journal.sqlite.handle": {
         "OPERATOR_PAGES": 100,
     },
-    "orchestrator.journal.sqlite.mark": {
+    "orchestrator.journal.sqlite.high_water": {
         "SECTOR": 512,
         "REMOVED": -1,
     },
@@ -185,7 +183,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "LEAST_TTL": 1.0,
         "BEATS": 4,
     },
-    "orchestrator.journal.sqlite.reserve": {
+    "orchestrator.journal.sqlite.place": {
         "SIZE": 8388608,
         "GRANT": 1048576,
         "ROOM": 262144,

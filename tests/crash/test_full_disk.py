@@ -24,7 +24,7 @@ import pytest
 
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, reserve
+from orchestrator.journal.sqlite import SqliteJournal, place
 from orchestrator.kernel.journal import Draft
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import FunctionLLM
@@ -102,7 +102,7 @@ async def command(disk: Disk, *words: str | Path) -> Command:
 
 @pytest.fixture
 def disk(mounted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(reserve, "EVERY", 0.1)
+    monkeypatch.setattr(place, "EVERY", 0.1)
     return Disk(mounted("-t", "tmpfs", "-o", f"size={DISK}", "tmpfs"))
 
 
@@ -140,7 +140,7 @@ async def engine_on(journal: SqliteJournal, model: Model) -> AsyncIterator[Local
 
 
 async def reserve_made(disk: Disk) -> None:
-    await until(lambda: disk.reserve.exists() and disk.reserve.stat().st_size == reserve.SIZE, 60)
+    await until(lambda: disk.reserve.exists() and disk.reserve.stat().st_size == place.SIZE, 60)
 
 
 async def works(disk: Disk, *words: str | Path) -> str:
@@ -202,11 +202,11 @@ async def test_the_commands_of_the_runbook_work_on_a_full_disk_and_the_engine_re
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from orchestrator.journal.sqlite import SqliteJournal, reserve
+from orchestrator.journal.sqlite import (SqliteJournal, place)
 from tests.crash.test_full_disk import ended_runs
 
 async def main(path):
-    reserve.EVERY = 0.1
+    place.EVERY = 0.1
     journal = SqliteJournal(path)
     await ended_runs(journal, 60)
     lease = await journal.create("open", "me", {"graph": "g", "fingerprint": "f"})

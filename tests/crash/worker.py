@@ -21,8 +21,7 @@ from typing import Any
 
 from orchestrator.errors import RunUnknown, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, writer
-from orchestrator.journal.sqlite.high_water import HighWaterMark
-from orchestrator.journal.sqlite.mark import COPY, SECTOR, HighWater, mark_of
+from orchestrator.journal.sqlite.high_water import COPY, SECTOR, HighWater, HighWaterMark, mark_of
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from tests.crash.invariants import BIG, blob, drafts
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.journal.sqlite.reserve import SIZE
+from orchestrator.journal.sqlite.place import SIZE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.pack import dashboards
 from orchestrator.ops.render import Prometheus, TimeWindow, page

@@ -13,7 +13,7 @@ import orjson
 import psycopg
 
 from orchestrator.journal.codec import chained
-from orchestrator.journal.sqlite.mark import mark_of
+from orchestrator.journal.sqlite.high_water import mark_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.kernel.journal import NO_HASH
 

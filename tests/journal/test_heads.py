@@ -7,8 +7,8 @@ from pathlib import Path
 
 import apsw
 
-from orchestrator.journal.head_change import Identity, head_change
-from orchestrator.journal.heads import heads
+from orchestrator.journal.codec import Identity, head_change
+from orchestrator.journal.difference import heads
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.testing.journal_contract import BODY
 

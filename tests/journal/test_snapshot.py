@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.journal.codec import plain
-from orchestrator.journal.snapshot import WAYS, DequeSnapshot, lasting_fields, taken
+from orchestrator.journal.context import WAYS, DequeSnapshot, lasting_fields, taken
 
 
 class Pair(NamedTuple):

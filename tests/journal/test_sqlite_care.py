@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.work import SqliteRemove, nothing
+from orchestrator.journal.sqlite.writer import SqliteRemove, nothing
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, PARKED, digest, ended, write
 

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from orchestrator.errors import StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, handle, place, proof, schema
+from orchestrator.journal.sqlite import SqliteJournal, handle, high_water, place, schema
 from orchestrator.testing.journal_contract import BODY
 
 PROCESSES = 3
@@ -76,12 +76,12 @@ async def test_an_opening_that_fails_leaves_the_journal_that_another_process_has
 
     def refused_after_another_came(*_: object, **__: object) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(proof, "connect", connect)
+            patch.setattr(high_water, "connect", connect)
             asyncio.run(created(path, "other"))
         raise StoreDown("the disk is full")
 
-    connect = proof.connect
-    monkeypatch.setattr(proof, "connect", refused_after_another_came)
+    connect = high_water.connect
+    monkeypatch.setattr(high_water, "connect", refused_after_another_came)
     with pytest.raises(StoreDown, match="the disk is full"):
         await asyncio.to_thread(handle.SqliteHandle, path, queue=1, busy=1.0)
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, Held
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.lock import LockHolder, _exclusive
+from orchestrator.journal.sqlite.error_mapping import LockHolder, _exclusive
 from orchestrator.journal.sqlite.owner import LEAST_TTL, SqlitePresence, _state
 from orchestrator.testing.journal_contract import BODY, NOTE, write
 

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, log, mark, proof
-from orchestrator.journal.sqlite.mark import SECTOR
+from orchestrator.journal.sqlite import SqliteJournal, high_water, log
+from orchestrator.journal.sqlite.high_water import SECTOR
 from orchestrator.journal.sqlite.owner import SqlitePresence
-from orchestrator.journal.sqlite.work import SqliteRemove
+from orchestrator.journal.sqlite.writer import SqliteRemove
 from orchestrator.kernel.journal import Lease, Posted
 from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
 
@@ -68,7 +68,7 @@ def in_use(path: Path) -> bool:
     shutil.copyfile(path, copy)
     db = apsw.Connection(str(copy))
     try:
-        used = proof.usage(db.cursor())
+        used = high_water.usage(db.cursor())
         return used is not None and used.in_use
     finally:
         db.close()
@@ -97,10 +97,10 @@ async def test_the_main_file_says_that_a_journal_is_in_use_before_anything_is_ac
 ) -> None:
     async with SqliteJournal(path) as journal:
         assert not in_use(path), "opening alone changes nothing"
-        assert not mark.mark_of(path).exists()
+        assert not high_water.mark_of(path).exists()
         await journal.create("run", "me", BODY)
         assert in_use(path)
-        assert mark.mark_of(path).stat().st_mode & 0o777 == 0o600
+        assert high_water.mark_of(path).stat().st_mode & 0o777 == 0o600
     assert not in_use(path)
     assert not beside(path, "-wal").exists()
 
@@ -122,7 +122,7 @@ async def test_a_closed_journal_may_be_copied_and_its_mark_lost(path: Path, tmp_
     async with SqliteJournal(path) as journal:
         await begun(journal)
     shutil.copyfile(path, tmp_path / "copy.db")
-    mark.mark_of(path).unlink()
+    high_water.mark_of(path).unlink()
     assert await records(path) == await records(tmp_path / "copy.db") == 4
     async with SqliteJournal(path) as journal:
         await begun(journal, "other")
@@ -259,7 +259,7 @@ async def test_every_process_has_a_slot_of_its_own_however_many_write(path: Path
     journals = [SqliteJournal(path) for _ in range(6)]
     for number, journal in enumerate(journals):
         await begun(journal, f"run {number}", notes=1)
-    found = mark.read(path)
+    found = high_water.read(path)
     assert found is not None
     assert sorted(slot.high_water.run for slot in found.slots if slot is not None) == [1, 2, 3, 4, 5, 6]
     for number, journal in enumerate(journals):
@@ -270,7 +270,7 @@ async def test_every_process_has_a_slot_of_its_own_however_many_write(path: Path
             await journal.close()
     await journals[0].reopen()
     await begun(journals[0], "seventh")
-    found = mark.read(path)
+    found = high_water.read(path)
     assert found is not None
     assert len(found.slots) == 6, "the slot of one that was closed"
     assert len({slot.token for slot in found.slots if slot is not None}) == 6
@@ -318,7 +318,7 @@ async def test_a_link_to_a_journal_leads_to_its_mark(path: Path, tmp_path: Path)
     (tmp_path / "link.db").symlink_to(path)
     async with SqliteJournal(tmp_path / "link.db") as journal:
         await begun(journal)
-        assert mark.mark_of(path).exists()
+        assert high_water.mark_of(path).exists()
         async with SqliteJournal(path) as other:
             assert (await other.head("run")).owner == "me"
 
@@ -328,7 +328,7 @@ async def test_a_link_to_a_journal_leads_to_its_mark(path: Path, tmp_path: Path)
 
 def zeroed(path: Path) -> None:
     """Leave of the mark what was synced, as the worst power loss does."""
-    file = mark.mark_of(path)
+    file = high_water.mark_of(path)
     raw = file.read_bytes()
     file.write_bytes(raw[:SECTOR] + bytes(len(raw) - SECTOR))
 
@@ -338,9 +338,9 @@ async def test_a_mark_that_was_torn_or_lost_in_a_power_loss_is_no_damage(path: P
         await begun(journal)
         for at in (SECTOR, 2 * SECTOR):
             torn = killed(path, f"torn {at}")
-            raw = bytearray(mark.mark_of(torn).read_bytes())
+            raw = bytearray(high_water.mark_of(torn).read_bytes())
             raw[at + 8] ^= 1
-            mark.mark_of(torn).write_bytes(raw)
+            high_water.mark_of(torn).write_bytes(raw)
             assert await records(torn) == 4
         lost = killed(path, "lost")
     zeroed(lost)
@@ -353,9 +353,9 @@ async def test_a_mark_of_another_journal_proves_nothing(path: Path, tmp_path: Pa
         await begun(journal)
         await begun(other, notes=9)
         copy = killed(path)
-    shutil.copyfile(tmp_path / "other" / "journal.db-mark", mark.mark_of(copy))
+    shutil.copyfile(tmp_path / "other" / "journal.db-mark", high_water.mark_of(copy))
     await refused(copy, "journal.db-mark, .* is of another journal, or damaged")
-    shutil.copyfile(tmp_path / "other" / "journal.db-mark", mark.mark_of(path))
+    shutil.copyfile(tmp_path / "other" / "journal.db-mark", high_water.mark_of(path))
     assert await records(path) == 4, "it was closed"
     async with SqliteJournal(path) as journal:
         await begun(journal, "more")
@@ -376,7 +376,7 @@ async def test_a_mark_that_is_removed_before_another_process_writes_is_missed(pa
     async with SqliteJournal(path) as journal, SqliteJournal(path) as other:
         await begun(journal)
         await other.head("run")
-        mark.mark_of(path).unlink()
+        high_water.mark_of(path).unlink()
         with pytest.raises(Corrupt, match="is missing"):
             await other.post("run", Posted("a", "approve"))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError, StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, handle, reserve
-from orchestrator.journal.sqlite.reserve import GRANT, SIZE, Reserve
+from orchestrator.journal.sqlite import SqliteJournal, handle, place
+from orchestrator.journal.sqlite.place import GRANT, SIZE, Reserve
 from orchestrator.kernel.journal import Posted
 from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
 from tests.engines.stage import until
@@ -26,7 +26,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr(reserve, "EVERY", 0.0)
+    monkeypatch.setattr(place, "EVERY", 0.0)
     monkeypatch.setattr(handle, "EVERY", 0.01)
     monkeypatch.setattr(Reserve, "free", lambda _: disk.free)
     return disk
@@ -61,7 +61,7 @@ def test_a_process_of_short_life_a_small_disk_and_a_size_of_0_make_no_reserve(
     assert not none.short
     assert not small.short, "without a reserve there is nothing to keep for anybody"
     disk.free = 100 * SIZE
-    monkeypatch.setattr(reserve, "EVERY", 2.5)
+    monkeypatch.setattr(place, "EVERY", 2.5)
     Reserve(tmp_path / "journal.db").keep()
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from orchestrator.errors import StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, proof, schema, upgrade
+from orchestrator.journal.sqlite import SqliteJournal, high_water, schema, upgrade
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.kernel.journal import Draft, Posted, Record
 from orchestrator.testing.journal_contract import BODY, NOTE, digest, move, spent, write
@@ -171,7 +171,7 @@ async def test_a_handle_opens_a_journal_that_another_one_upgrades_meanwhile(
         if version(path) == 1:
             monkeypatch.setattr(schema, step, real)
             in_place = functools.partial(upgrade.upgrade_file, path=path, busy=5.0)
-            proof.close(proof.connect(path, busy=5.0, upgrade=in_place))
+            high_water.close(high_water.connect(path, busy=5.0, upgrade=in_place))
         return real(*args)
 
     monkeypatch.setattr(schema, step, upgraded_first)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.errors import ConfigError, RunExists
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunRecovered, RunStarted

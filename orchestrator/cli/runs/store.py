@@ -17,7 +17,7 @@ from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.address import Address
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead

@@ -33,12 +33,11 @@ except ImportError as error:
     raise MissingExtra("psycopg", "postgres", "durability") from error
 
 from orchestrator.journal.postgres import read
-from orchestrator.journal.postgres.batch import PostgresAppend
 from orchestrator.journal.postgres.handle import PostgresHandle
-from orchestrator.journal.postgres.head_count import head_counts
-from orchestrator.journal.postgres.health import PostgresHealth, examine, size
 from orchestrator.journal.postgres.presence import Holder, holders
-from orchestrator.journal.postgres.work import (
+from orchestrator.journal.postgres.read import PostgresHealth, examine, head_counts, size
+from orchestrator.journal.postgres.writer import (
+    PostgresAppend,
     PostgresClaim,
     PostgresCreate,
     PostgresPost,

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from orchestrator.errors import StoreDown
 from orchestrator.journal.address import JournalAddress
-from orchestrator.journal.postgres.error_mapping import POOL
 from orchestrator.journal.postgres.presence import PostgresPresence
-from orchestrator.journal.postgres.session import Db, PostgresSession, pooled, process
+from orchestrator.journal.postgres.session import POOL, Db, PostgresSession, pooled, process
 from orchestrator.journal.postgres.writer import PostgresWriter
 
 T = TypeVar("T")

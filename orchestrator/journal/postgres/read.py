@@ -1,20 +1,28 @@
 """Read from the server. Related data is read at one moment: in one statement, or in one snapshot transaction."""
 
-# ruff: noqa: S608  the only text that is put into statements is our own
-
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import orjson
 import psycopg
+from psycopg import errors, sql
 
-from orchestrator.errors import Corrupt, RunUnknown
-from orchestrator.journal.codec import Row, records_of, verified_blob
+from orchestrator.errors import Corrupt, JournalError, RunUnknown
+from orchestrator.journal.address import JournalAddress
+from orchestrator.journal.codec import Row, disagreement, records_of, verified_blob
+from orchestrator.journal.postgres import schema
 from orchestrator.journal.postgres.presence import LIVING
+from orchestrator.journal.postgres.session import client_parameters, unreachable
 from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
-from orchestrator.kernel.journal import Posted, Record, RunCounts, RunHead
+from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts
+from orchestrator.kernel.journal import ENGINE, Posted, Record, RunCounts, RunHead
+
+# ruff: noqa: S608  the only text that is put into statements is our own
+
 
 Db: TypeAlias = psycopg.Connection[Any]
 
@@ -180,3 +188,125 @@ def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:
         return Posted(name, kind, orjson.loads(body), by, at, number)
     except ValueError as error:
         raise Corrupt(f"run {run_id!r}: request {number} is damaged: {error}") from error
+
+
+# ruff: noqa: S608  the only text that is put into statements is our own
+
+
+_PATIENCE: Final = 2
+"""Seconds for the connection, and for the answer: a scrape must not wait for a lost server."""
+_COUNTS: Final = f"""WITH living AS MATERIALIZED (SELECT h.token FROM holder h WHERE {LIVING})
+    SELECT graph, agent, status, reason, living.token IS NOT NULL, count(*), min(updated_at)
+    FROM run LEFT JOIN living ON living.token = run.holder
+    WHERE status <> 'ended' AND graph <> '{ENGINE}' GROUP BY 1, 2, 3, 4, 5""".encode()
+_CLUSTER: Final = b"""SELECT system_identifier::text, (SELECT oid FROM pg_database WHERE datname = current_database())
+    FROM pg_control_system()"""
+
+
+def head_counts(address: JournalAddress, tables: str) -> HeadCounts:
+    """Count the runs in a schema of a database; one without tables has none. Raises StoreDown.
+
+    The identity is that of the server's data, the database and the schema: it is the same under every name of the
+    server, and on its standbys.
+    """
+    try:
+        with psycopg.connect(**_parameters(address), autocommit=True) as db:
+            return _counted(db, tables)
+    except psycopg.Error as error:
+        raise unreachable(error, address) from error
+
+
+def _counted(db: psycopg.Connection[Any], tables: str) -> HeadCounts:
+    db.execute(f"SET statement_timeout = '{_PATIENCE}s'".encode())
+    db.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(tables)))
+    cluster = db.execute(_CLUSTER).fetchone() or ()
+    identity = f"{zlib.crc32(repr((*cluster, tables)).encode()):08x}"
+    try:
+        found = db.execute(_COUNTS).fetchall()
+    except errors.UndefinedTable:  # nothing has run yet
+        found = []
+    return HeadCounts(identity, merged_counts(map(HeadRow._make, found)))
+
+
+def _parameters(address: JournalAddress) -> dict[str, Any]:
+    return {**client_parameters(address), "connect_timeout": str(_PATIENCE)}
+
+
+_BLOBS: Final = b"""SELECT encode(u.digest, 'hex'), b.content FROM
+    (SELECT DISTINCT digest FROM blob_use UNION SELECT digest FROM blob) u LEFT JOIN blob b ON b.digest = u.digest"""
+_SIZE: Final = b"""SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND c.relkind = 'r'"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresHealth:
+    """The result of a check. `problems` is empty if everything read equals what was written."""
+
+    version: int
+    server: str
+    settings: dict[str, str]
+    runs: int
+    records: int
+    open: tuple[RunHead, ...]
+    """Runs that are open or parked."""
+    size: int
+    """Bytes of the tables with their indexes."""
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
+    """Read everything; an active run is verified in the state it has when it is read."""
+    heads: list[RunHead] = []
+    problems: list[str] = []
+    records = 0
+    before, more = None, True
+    while more:
+        some, before = page(db, RunQuery(), before)
+        more = before is not None
+        heads += some
+        for head in some:
+            try:
+                found = load(db, head.run_id, 0)
+                records += len(found)
+                inbox(db, head.run_id, 0)
+                # An active run may have moved since the page was read.
+                if len(found) == head.seq + 1 and (wrong := disagreement(head, found)):
+                    problems.append(wrong)
+            except RunUnknown:  # removed meanwhile
+                continue
+            except JournalError as error:
+                problems.append(str(error))
+    problems += _blobs(db)
+    return PostgresHealth(
+        version=schema.VERSION,
+        server=".".join(map(str, divmod(db.info.server_version, 10000))),
+        settings=schema.settings(db),
+        runs=len(heads),
+        records=records,
+        open=tuple(head for head in heads if head.status != "ended"),
+        size=size(db),
+        problems=tuple(problems),
+    )
+
+
+def size(db: psycopg.Connection[Any]) -> int:
+    """Return the bytes of the tables with their indexes."""
+    row = db.execute(_SIZE).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _blobs(db: psycopg.Connection[Any]) -> list[str]:
+    problems: list[str] = []
+    with db.transaction(), db.cursor("blobs", binary=True) as cursor:
+        cursor.itersize = 20
+        for digest, content in cursor.execute(_BLOBS):
+            try:
+                verified_blob(digest, content)
+            except JournalError as error:
+                problems.append(str(error))
+    return problems

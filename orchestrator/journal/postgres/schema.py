@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from orchestrator.errors import StoreDown, TooNew
-from orchestrator.journal.head_change import HEAD_KINDS, NOTHING, head_of
+from orchestrator.journal.codec import HEAD_KINDS, NOTHING, head_of
 from orchestrator.journal.postgres.presence import LIVING
 
 VERSION: Final = 2

@@ -25,14 +25,14 @@ import apsw
 
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.journal.sqlite import backup, read, vacuum
+from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.handle import SqliteHandle
-from orchestrator.journal.sqlite.head_count import head_counts
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
-from orchestrator.journal.sqlite.reserve import SIZE
-from orchestrator.journal.sqlite.work import (
+from orchestrator.journal.sqlite.place import SIZE
+from orchestrator.journal.sqlite.read import head_counts
+from orchestrator.journal.sqlite.writer import (
     SqliteAppend,
     SqliteClaim,
     SqliteCreate,
@@ -284,7 +284,7 @@ class SqliteJournal:
         """
         if self._only_reads:
             raise StoreDown(f"journal {self.path} was opened read-only")
-        return await self._read(vacuum.vacuum)
+        return await self._read(backup.vacuum)
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""

@@ -1,7 +1,13 @@
-"""Copy and verify a whole journal: online backup, restore, and the check behind `doctor`."""
+"""Care of a whole journal: online backup, restore, the check behind `doctor`, and the return of free pages.
+
+A new file has `auto_vacuum=INCREMENTAL`, so that free pages can be removed in small transactions while runs continue. A
+file of an earlier version gets this mode by one full `VACUUM`, which writes the whole file once more into the log.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +15,13 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
-from orchestrator.journal.head_change import disagreement
+from orchestrator.journal.codec import disagreement
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.journal.sqlite import file_copy, place, proof, read, schema
-from orchestrator.journal.sqlite.error_mapping import explain
+from orchestrator.journal.sqlite import file_copy, high_water, place, read, schema
+from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.handle import SqliteHandle
-from orchestrator.journal.sqlite.place import beside
+from orchestrator.journal.sqlite.place import Reserve, beside
+from orchestrator.journal.sqlite.schema import INCREMENTAL
 from orchestrator.kernel.journal import RunHead
 
 
@@ -48,7 +55,7 @@ def check(handle: SqliteHandle) -> SqliteHealth:
 
 def examine(path: Path, handle: SqliteHandle) -> SqliteHealth:
     """Read everything through a new connection; appends after its start are not included."""
-    db = proof.connect(path, busy=handle.busy, query_only=True)
+    db = high_water.connect(path, busy=handle.busy, query_only=True)
     try:
         problems = [
             f"integrity_check: {row[0]}" for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"
@@ -68,7 +75,7 @@ def examine(path: Path, handle: SqliteHandle) -> SqliteHealth:
             problems=tuple(problems),
         )
     finally:
-        proof.close(db)
+        high_water.close(db)
 
 
 def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead], int, list[str]]:
@@ -105,11 +112,11 @@ def _prove_blobs(db: apsw.Connection, handle: SqliteHandle) -> list[str]:
 
 def write(handle: SqliteHandle, target: Path) -> None:
     """Copy a journal that is in use. The copy is verified before it gets its name."""
-    db = proof.connect(handle.path, busy=handle.busy)
+    db = high_water.connect(handle.path, busy=handle.busy)
     try:
         file_copy.write_copy(db, handle.blobs.folder, target, verify=_prove)
     finally:
-        proof.close(db)
+        high_water.close(db)
 
 
 def salvage(path: Path, target: Path) -> None:
@@ -162,3 +169,58 @@ def _prove(part: Path) -> None:
         handle.close()
     if not found.ok:
         raise StoreDown(f"the copy is damaged: {'; '.join(found.problems[:3])}")
+
+
+_STEP = 500
+"""Pages that one transaction removes: writers wait no longer than that."""
+_OPERATOR_STEP = 50
+"""The same in a command of an operator, whose log must be short on a full disk."""
+_FOLDERS = ("/var/tmp", "/usr/tmp", "/tmp")  # noqa: S108  SQLite's own search path
+_ROOM = 1.1
+
+
+def vacuum(handle: SqliteHandle) -> int:
+    """Return the space of removed runs; return the bytes by which the files are shorter. Raises StoreDown."""
+    before = handle.size()
+    db = high_water.connect(handle.path, busy=handle.busy)
+    try:
+        if db.pragma("auto_vacuum") == INCREMENTAL:
+            _remove_free_pages(db, handle.reserve)
+        else:
+            _refuse_full_disk(handle.path)
+            db.pragma("auto_vacuum", INCREMENTAL)
+            db.execute("VACUUM")
+        with contextlib.suppress(*TRANSIENT):  # readers need the log: the next checkpoint shortens the files
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        high_water.close(db)
+    return max(0, before - handle.size())
+
+
+def _remove_free_pages(db: apsw.Connection, reserve: Reserve) -> None:
+    step = _OPERATOR_STEP if reserve.operator else _STEP
+    while free := int(str(db.pragma("freelist_count"))):
+        reserve.grant()
+        db.execute(f"PRAGMA incremental_vacuum({step})").fetchall()
+        with contextlib.suppress(*TRANSIENT):  # it shortens the file, and the log starts again
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if int(str(db.pragma("freelist_count"))) >= free:  # another process has freed more meanwhile
+            break
+
+
+def _refuse_full_disk(path: Path) -> None:
+    """Raise StoreDown without room for a second copy in SQLite's temporary folder and a third in the log."""
+    needed = int(_ROOM * path.stat().st_size)
+    places = [Path(os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or "."), *map(Path, _FOLDERS)]
+    temporary = next(
+        (folder for folder in places if str(folder) != "." and os.access(folder, os.W_OK)), Path()
+    )
+    shared = path.parent.stat().st_dev == temporary.stat().st_dev
+    for folder, amount in ((path.parent, needed * (2 if shared else 1)), (temporary, needed)):
+        free = shutil.disk_usage(folder).free
+        if free < amount:
+            raise StoreDown(
+                f"journal {path} keeps its free space: its first vacuum needs {amount:,} bytes in {folder}, and "
+                f"{free:,} are free: free space there, or set TMPDIR to a folder on another disk",
+                "full",
+            )

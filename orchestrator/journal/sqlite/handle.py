@@ -10,14 +10,13 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError
-from orchestrator.journal.sqlite import place, proof, schema
-from orchestrator.journal.sqlite.blob import Blobs
+from orchestrator.journal.sqlite import high_water, place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import TTL, SqlitePresence
-from orchestrator.journal.sqlite.place import beside
-from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
-from orchestrator.journal.sqlite.reserve import EVERY, GRANT, Reserve
+from orchestrator.journal.sqlite.place import EVERY, GRANT, Reserve, beside
+from orchestrator.journal.sqlite.read import NoWriter, connect_to_read
+from orchestrator.journal.sqlite.row import Blobs
 from orchestrator.journal.sqlite.schema import transaction
 from orchestrator.journal.sqlite.upgrade import upgrade_file
 from orchestrator.journal.sqlite.writer import CHECKPOINT_PAGES, SqliteWriter
@@ -62,10 +61,12 @@ class SqliteHandle:
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)
             self.reserve.grant()
-            db = proof.connect(path, busy=busy, upgrade=functools.partial(upgrade_file, path=path, busy=busy))
-            on_failure.callback(proof.close, db)
-            self.reader = proof.connect(path, busy=busy, query_only=True)
-            on_failure.callback(proof.close, self.reader)
+            db = high_water.connect(
+                path, busy=busy, upgrade=functools.partial(upgrade_file, path=path, busy=busy)
+            )
+            on_failure.callback(high_water.close, db)
+            self.reader = high_water.connect(path, busy=busy, query_only=True)
+            on_failure.callback(high_water.close, self.reader)
             self._tidy(db)
             self.writer = self._started_writer(db, queue)
             on_failure.pop_all()
@@ -119,7 +120,7 @@ class SqliteHandle:
 
     def _again(self) -> apsw.Connection | None:
         """Open another connection after a full disk; None while the disk has no room."""
-        return proof.connect(self.path, busy=self.busy) if self.reserve.has_room() else None
+        return high_water.connect(self.path, busy=self.busy) if self.reserve.has_room() else None
 
     def sweep(self) -> None:
         """Remove the files of blobs that no run names any more. In the writer's thread.
@@ -156,12 +157,12 @@ class SqliteHandle:
     def truncate(self) -> None:
         """Empty the log, unless it has readers."""
         # Not through the reader, which may only query.
-        db = proof.connect(self.path, busy=self.busy)
+        db = high_water.connect(self.path, busy=self.busy)
         try:
             with contextlib.suppress(*TRANSIENT):
                 db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
-            proof.close(db)
+            high_water.close(db)
 
     def close(self) -> None:
         """Write the queued jobs, then release everything.
@@ -178,7 +179,7 @@ class SqliteHandle:
                 self.reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self.reader.close(force=True)
         else:
-            proof.close(self.reader)
+            high_water.close(self.reader)
         self.presence.end()
 
     def abandon(self) -> None:

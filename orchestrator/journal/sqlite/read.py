@@ -1,22 +1,141 @@
-"""Read the journal, each call in its own transaction, so that a run's row and its records are of one moment."""
+"""Open a journal for reads, and read it: each call in its own transaction, so that a run's row and records agree.
+
+To read a journal, SQLite needs shared memory in a file beside it, which a full or read-only disk may not allow. A
+process that writes has that file already, and then it is used. If it can be neither used nor created, there is no
+writer: the journal is read as a file that does not change. If a log lies beside it, that would omit the records of
+the log; then an error is raised instead.
+
+A count of the runs that have not ended reads the row of every run. An index of those that have not ended would make each append write one page more, because
+an append sets the status.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import apsw
 import orjson
 
-from orchestrator.errors import Corrupt
+from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.codec import Row, records_of
 from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, counted
-from orchestrator.journal.sqlite.owner import HolderState
+from orchestrator.journal.sqlite import high_water
+from orchestrator.journal.sqlite.error_mapping import explain
+from orchestrator.journal.sqlite.high_water import IntegrityCheck, connect
+from orchestrator.journal.sqlite.owner import HolderState, SqlitePresence
+from orchestrator.journal.sqlite.place import beside, refuse_network, refuse_orphaned_log
 from orchestrator.journal.sqlite.row import RunRow, decoding, known, newest_row, proved, selected_rows
-from orchestrator.journal.sqlite.schema import LAST, transaction
-from orchestrator.journal.sqlite.work import request_sum, span
-from orchestrator.kernel.journal import Posted, Record, RunCounts, RunHead
+from orchestrator.journal.sqlite.schema import (
+    APPLICATION,
+    JOURNAL,
+    LAST,
+    keep_shown,
+    refuse_damaged_log,
+    refuse_foreign,
+    transaction,
+)
+from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction, request_sum, span
+from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts
+from orchestrator.kernel.journal import ENGINE, Posted, Record, RunCounts, RunHead
+
+T = TypeVar("T")
+
+_AS_IT_IS = "mode=ro"
+_ALONE = "mode=ro&immutable=1"
+
+
+class NoWriter(SqliteWriter):
+    """Replaces a journal's writer, without a thread: it refuses everything but reads."""
+
+    def __init__(self, path: Path, explain: Callable[[BaseException], JournalError]) -> None:
+        self.poisoned = False
+        self._path = path
+        self._explain = explain
+
+    def refuse_if_down(self) -> None:
+        """Do nothing: each read stands alone, so no failure is permanent."""
+
+    def poison(self, why: BaseException) -> JournalError:
+        """Return one of our errors for an error."""
+        return self._explain(why)
+
+    def submit(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> NoReturn:
+        """Raise StoreDown."""
+        del work, first
+        raise StoreDown(f"journal {self._path} was opened read-only")
+
+    async def call(
+        self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None
+    ) -> NoReturn:
+        """Raise StoreDown."""
+        self.submit(work, first)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Do nothing: there is no thread."""
+
+
+def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
+    """Open a connection that changes nothing. Raises StoreDown, Corrupt or TooNew."""
+    refuse_network(path.parent)
+    refuse_orphaned_log(path)
+    try:
+        return connect(path, busy=busy, query_only=True)
+    except StoreDown as error:
+        if error.kind == "locked":
+            raise
+    try:
+        return _opened(path, _AS_IT_IS, busy)
+    except apsw.Error as error:
+        if _size(path.with_name(f"{path.name}-wal")):
+            raise StoreDown(
+                f"journal {path} cannot be read in place: its log {path.name}-wal has further records, and nothing can "
+                f"be written there: copy both and {path.name}-mark to a disk with room, and name that copy"
+            ) from error
+    try:
+        return _opened(path, _ALONE, busy)
+    except apsw.Error as error:
+        raise explain(error, path, busy) from error
+
+
+def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
+    """Open the file and read a value, because opening alone touches nothing. Raises apsw.Error, StoreDown or TooNew."""
+    prove = IntegrityCheck(path)
+    db = apsw.Connection(f"{path.as_uri()}?{how}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        db.set_busy_timeout(int(busy * 1000))
+        refuse_foreign(db, path)
+        _refuse_empty(db, path)
+        refuse_damaged_log(db, path)
+        db.pragma("temp_store", 2)  # in memory: nothing is written anywhere
+        prove(db)
+        keep_shown(db, JOURNAL)
+        for name, value in (
+            ("query_only", 1),
+            ("mmap_size", 0),
+            ("cell_size_check", 1),
+            ("trusted_schema", 0),
+        ):
+            db.pragma(name, value)
+    except BaseException:
+        db.close(force=True)
+        raise
+    return db
+
+
+def _refuse_empty(db: apsw.Connection, path: Path) -> None:
+    if db.pragma("application_id") != APPLICATION:
+        raise StoreDown(f"journal {path} is empty")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
 
 StateOf = Callable[[str | None], HolderState]
 
@@ -146,3 +265,35 @@ def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:
     if request_sum(run_id, number, name, kind, body, by, at) != total:
         raise Corrupt(f"run {run_id!r}: request {number} is damaged")
     return Posted(name, kind, orjson.loads(body), by, at, number)
+
+
+_BUSY = 1.0
+"""Seconds to wait for a lock. A reader of a log waits for nobody but a process that recovers it."""
+_DIGITS = 8
+"""Hexadecimal digits of the identity that tell journals apart."""
+_COUNTS = f"""SELECT graph, agent, status, reason, holder, count(*), min(updated_at) FROM run
+    WHERE status <> 'ended' AND graph <> '{ENGINE}' GROUP BY graph, agent, status, reason, holder"""  # noqa: S608
+
+
+def head_counts(path: Path) -> HeadCounts:
+    """Count the runs of a file; a file that does not exist yet has none. Raises StoreDown, Corrupt or TooNew.
+
+    The identity is that of the file itself (see `high_water`), so it is the same below every path and on every host.
+    """
+    path = path.resolve()
+    if not path.exists() or path.stat().st_size == 0:
+        return HeadCounts("")
+    presence = SqlitePresence(beside(path, "-owners"))
+    db = connect_to_read(path, busy=_BUSY)
+    try:
+        with moment(db, "the list of runs") as cursor:
+            usage = high_water.usage(cursor)
+            found: list[tuple[Any, ...]] = cursor.execute(_COUNTS).fetchall()
+    finally:
+        high_water.close(db)
+    lives = {holder: presence.alive(holder) for holder in {row[4] for row in found}}
+    rows = (
+        HeadRow(machine, agent, status, reason, lives[holder], runs, oldest)
+        for machine, agent, status, reason, holder, runs, oldest in found
+    )
+    return HeadCounts(usage.identity.hex()[:_DIGITS] if usage else "", merged_counts(rows))

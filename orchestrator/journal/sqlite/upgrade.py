@@ -18,8 +18,8 @@ import apsw
 import orjson
 
 from orchestrator.errors import Corrupt, StoreDown
-from orchestrator.journal.head_change import HEAD_KINDS, head_of
-from orchestrator.journal.sqlite import file_copy, proof, schema
+from orchestrator.journal.codec import HEAD_KINDS, head_of
+from orchestrator.journal.sqlite import file_copy, high_water, schema
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import beside
 from orchestrator.journal.sqlite.row import COLUMNS, RunRow, position_sum, proved, usage_columns
@@ -99,14 +99,14 @@ def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
         return
     _refuse_full_disk(path, target)
     shutil.rmtree(beside(target, "-blobs"), ignore_errors=True)  # of an interrupted backup
-    source = proof.connect(
+    source = high_water.connect(
         path, busy=busy
     )  # beside the open transaction, which `VACUUM INTO` cannot be part of
     try:
         blobs = beside(path, "-blobs")
         file_copy.write_copy(source, blobs, target, verify=functools.partial(_verify, db), link=True)
     finally:
-        proof.close(source)
+        high_water.close(source)
 
 
 def _refuse_full_disk(path: Path, target: Path) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Unpack
 
 from orchestrator.errors import StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
-from orchestrator.journal.plan_question import PLAN
+from orchestrator.journal.stored_run import PLAN
 from orchestrator.kernel.journal import (
     Draft,
     Journal,

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from orchestrator.errors import AnswerRefused, RunOver
-from orchestrator.journal.plan_question import PLAN
-from orchestrator.journal.stored_run import StoredRun
+from orchestrator.journal.stored_run import PLAN, StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import Question

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import Corrupt, GraphError, OtherAgent, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
-from orchestrator.journal.heads import heads
+from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.derived_graph import missing_changes
 from orchestrator.kernel.graph import Graph

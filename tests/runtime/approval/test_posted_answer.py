@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import Runs, SqliteJournal
 from orchestrator.errors import AnswerRefused
-from orchestrator.journal.plan_question import plan_question
+from orchestrator.journal.stored_run import plan_question
 from orchestrator.kernel.journal import Posted
 from orchestrator.llm.port import SystemClock
 from orchestrator.machines.approval.limits import ApprovalLimits
