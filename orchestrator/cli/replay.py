@@ -20,9 +20,16 @@ from orchestrator.errors import ConfigError
 from orchestrator.examples import bundled
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.providers.recorded_run import IRREGULAR, OPEN_END, REPRODUCED, UNUSABLE
 from orchestrator.providers.recording import INDEX_FILE
-from orchestrator.providers.replay import ProviderRecord, ReplayError, scan
+from orchestrator.providers.replay import (
+    IRREGULAR,
+    OPEN_END,
+    REPRODUCED,
+    UNUSABLE,
+    ProviderRecord,
+    ReplayError,
+    scan,
+)
 
 _ALWAYS_COUNTED = (REPRODUCED, OPEN_END, IRREGULAR, UNUSABLE)
 _FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}

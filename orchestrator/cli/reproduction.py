@@ -20,14 +20,16 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.difference import RequestDifference, differences
-from orchestrator.providers.recorded_run import IRREGULAR, UNUSABLE
 from orchestrator.providers.replay import (
+    IRREGULAR,
+    UNUSABLE,
     ProviderRecord,
     ReplayError,
     ReplayLLM,
     ReplayTools,
+    RequestDifference,
     RunScript,
+    differences,
     expectation,
     irregularities,
     split_runs,

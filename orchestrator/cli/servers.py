@@ -27,7 +27,7 @@ from orchestrator.tools.spec import ToolSpec
 
 if TYPE_CHECKING:
     from orchestrator.providers.mcp import McpServer
-    from orchestrator.providers.mcp.server_file import ServerEntry
+    from orchestrator.providers.mcp.options import ServerEntry
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -105,7 +105,7 @@ def _named_by(text: str, choices: Mapping[str, Mapping[str, Any]]) -> Iterator[N
     if not is_server_file(where):
         yield NamedServer(text, name, where, None, choices.get(name or "", {}))
         return
-    from orchestrator.providers.mcp.server_file import read_servers
+    from orchestrator.providers.mcp.options import read_servers
 
     entries = read_servers(Path(where))
     chosen = [entry for entry in entries if name in (None, entry.name)]

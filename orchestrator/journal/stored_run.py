@@ -1,7 +1,7 @@
 """Read the state of a stored run in one pass over its records, without its graph, model or tools.
 
-The records of a run of approval have the whole plan, so any process that reads the journal can show it, and an answer names the digest of
-exactly these bytes. Only a process with the project's folder carries the answer out.
+The records of a run of approval have the whole plan, so any process that reads the journal can show it, and an answer
+names the digest of exactly these bytes. Only a process with the project's folder carries the answer out.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ Two special cases:
 
 - A context that is too long has a code at OpenAI (`context_length_exceeded`) and a type at llama.cpp
   (`exceed_context_size_error`). Most others, and the gateways before them, have neither, and answer as to any bad
-  request. Only there, and only for the statuses 400, 413 and 422, their sentences are recognised.
+  request. Only there, and only for the statuses 400, 413 and 422, their sentences are recognised; they are
+  documented by the providers or were reported by users.
 - A delay of 0 or a date in the past is ignored: one provider sends `retry-after-ms: 0` beside `retry-after: 1`. The
   policy's own backoff is used instead.
 """
@@ -33,14 +34,159 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.retry import classify
-from orchestrator.providers.context_length import is_context_too_long
-from orchestrator.providers.fault_kind import (
-    KIND_OF_TYPE,
-    KIND_OF_WORD,
-    QUOTA,
-    REQUESTS_FAULT,
-    SENTENCES,
+
+_TOO_LONG = re.compile(
+    r"ContextWindowExceededError"  # LiteLLM's proxy, before the message of its provider
+    r"|prompt (?:is )?too long"  # Anthropic, Fireworks; Z.ai
+    r"|exceed(?:s|ed)? context limit"  # Anthropic, input and max_tokens together
+    r"|maximum (?:context|prompt) (?:length|limit)"  # OpenAI, Azure, vLLM, DeepSeek, Mistral, OpenRouter; xAI
+    r"|exceeds the (?:context window|available context size|maximum allowed input length)"  # OpenAI; llama.cpp
+    r"|exceeds? (?:the |your )?context (?:length|window)|context window exceeds"  # Ollama, llama-cpp-python; MiniMax
+    r"|(?:longer|greater) than the (?:model's )?context length"  # SGLang, LM Studio
+    r"|input token count .{0,200}exceeds the maximum number of tokens"  # Gemini
+    r"|Input tokens exceed the configured limit"  # Azure
+    r"|Input is too long for requested model"  # Bedrock
+    r"|too many (?:prompt|input) tokens"
+    r"|too many tokens: size limit exceeded"  # Cohere
+    r"|prompt token count of \d+ exceeds the limit"  # GitHub Copilot
+    r"|exceeded model token limit"  # Moonshot
+    r"|reduce the length of the (?:messages|prompt)"  # Groq, Cerebras
+    r"|inputs`? tokens \+ `?max_new_tokens`? must be"  # Text Generation Inference, Together
+    r"|Range of input length should be",  # DashScope
+    re.IGNORECASE,
 )
+_NOT_TOO_LONG = "string_above_max_length"
+"""A code of OpenAI for one argument that is too long, which LiteLLM mistakes for the whole prompt."""
+_READ = 10_000
+"""Maximum characters of a message that are searched."""
+
+
+def is_context_too_long(message: str) -> bool:
+    """Return whether a message complains about the length of the whole context, and not of one argument."""
+    beginning = message[:_READ]
+    return _NOT_TOO_LONG not in beginning and _TOO_LONG.search(beginning) is not None
+
+
+_KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
+    "context_length": (
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "model_context_window_exceeded",
+        "contextwindowexceedederror",  # LiteLLM
+        "too_many_prompt_tokens",  # Perplexity
+        "tokens_limit_reached",  # GitHub Models
+        "model_max_prompt_tokens_exceeded",  # GitHub Copilot
+    ),
+    "content_filter": (
+        "content_filter",
+        "content_policy_violation",
+        "responsibleaipolicyviolation",
+        "image_content_policy_violation",
+        "invalid_prompt",  # OpenAI: flagged as against the usage policy
+        "bio_policy",
+        "misalignment_policy_violation",
+    ),
+    "rate_limited": (
+        "rate_limit_exceeded",
+        "rate_limit_error",
+        "ratelimitreached",
+        "ramp_limit_exceeded",
+        "resource_exhausted",
+    ),
+    "auth": (
+        "invalid_api_key",
+        "authentication_error",
+        "permission_error",
+        "unauthenticated",
+        "permission_denied",
+        "organization_on_hold",
+    ),
+    "timeout": ("timeout_error", "deadline_exceeded", "vector_store_timeout"),
+    "server_error": (
+        *("overloaded_error", "unavailable_error", "unavailable"),
+        "modelstreamerrorexception",  # Bedrock, in a stream: the model failed
+    ),
+    "malformed": ("tool_use_failed", "json_validate_failed"),  # Groq checks the output of its model
+}
+KIND_OF_WORD = {word: kind for kind, words in _KINDS_OF_WORDS.items() for word in words}
+
+QUOTA = frozenset(
+    (
+        "insufficient_quota",
+        "billing_error",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "contract_spend_limit_reached",
+        "enforced_spend_limit_reached",
+        "linked_organization_spend_limit_reached",
+    )
+)
+"""Limits that only money or another month lifts: rate_limited, and never retried."""
+
+REQUESTS_FAULT = frozenset(
+    (
+        *("invalid_request_error", "not_found_error", "model_not_found", "request_too_large"),
+        *("invalid_argument", "not_found", "data_residency_mismatch"),
+        *("invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url"),
+        *("invalid_base64_image", "unsupported_image_media_type", "empty_image_file", "image_parse_error"),
+        *("image_too_large", "image_too_small", "image_file_too_large", "image_file_not_found"),
+        "failed_to_download_image",
+    )
+)
+"""The request is at fault. Used only without a status: beside one, providers use these words for anything."""
+
+KIND_OF_TYPE = {
+    "TimeoutError": "timeout",
+    "TimeoutException": "timeout",
+    "APITimeoutError": "timeout",
+    "UnsupportedProtocol": "client_error",
+    "InvalidURL": "client_error",
+    "LocalProtocolError": "client_error",
+    "TooManyRedirects": "client_error",
+    "ConnectionError": "connection",
+    "gaierror": "connection",
+    "SSLError": "connection",
+    "TransportError": "connection",
+    "APIConnectionError": "connection",
+    "DecodingError": "malformed",
+    "JSONDecodeError": "malformed",
+    "UnicodeDecodeError": "malformed",
+    "RecursionError": "malformed",  # JSON that is nested too deeply
+    "APIResponseValidationError": "malformed",
+    "CredentialsError": "auth",
+    "SubjectTokenProviderError": "auth",
+    "NoCredentialsError": "auth",  # of botocore, like the next ones
+    "PartialCredentialsError": "auth",
+    "CredentialRetrievalError": "auth",
+    "TokenRetrievalError": "auth",
+    "SSOError": "auth",
+    "BotoCoreError": "client_error",
+    "ModelConnectionError": "connection",  # of pydantic-ai, like the next ones
+    "ModelTimeoutError": "timeout",
+    "ModelRequestTimeout": "timeout",
+    "ModelRateLimitError": "rate_limited",
+    "ModelServerError": "server_error",
+    "ModelUnavailableError": "server_error",
+    "ModelAuthenticationError": "auth",
+    "ModelContextWindowExceededError": "context_length",
+    "ModelRequestRejectedError": "client_error",
+    "ContentFilterError": "content_filter",
+    "UnexpectedModelBehavior": "malformed",
+    "ModelAPIError": "malformed",  # the base class of those above: an answer that the library cannot read
+}
+
+SENTENCES = {
+    "timeout": "the provider did not answer in time",
+    "client_error": "the request could not be sent",
+    "connection": "the connection to the provider failed",
+    "malformed": "the provider sent no valid answer",
+    "auth": "there are no credentials to call the provider with",
+    "rate_limited": "the provider limits the rate of requests",
+    "server_error": "the provider failed",
+    "context_length": "the conversation is longer than the model reads",
+    "content_filter": "the provider refused the content",
+}
+
 
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
 _NOT_FOUND = 404

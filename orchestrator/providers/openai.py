@@ -1,44 +1,726 @@
 """Models behind OpenAI's API, and behind the many servers that implement it.
 
+Servers implement OpenAI's API with rules of their own. `OpenAI` finds the rules by the host of its address; a host
+that reaches a vendor through a proxy of its own names the vendor with `provider`. A server without a row has no rules.
+
+Behaviour of real servers, and how it is handled (recordings in tests/data/provider_exchanges):
+
+- Arguments of a call are kept exactly as received: an empty text, `null`, or cut off. `null` in place of text is "".
+- A stream may never set a finish reason, or an empty one with each chunk: then `[DONE]` ends it. A stream with neither
+  was cut. If text follows a finish reason, the server sends one with each chunk, and only `[DONE]` ends that stream.
+  A finish reason alone in its chunk ends an answer even if the connection breaks; one beside a text does not.
+- A whole completion may arrive as the event of a stream, or as the last one after its pieces, which it repeats.
+- `call_assembly` joins the fragments of calls, from servers without indices or ids too.
+- Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, inside a choice, or never. Counts are
+  numbers, whole floats or digits; anything else is not reported (`Response.usage` is None), and never 0.
+- Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the vendor requires
+  (`ChatServer`) or the host sets: OpenAI refuses unknown names, some servers refuse a history without it.
+- Members that we do not know are kept and given back to the same server (`call_assembly`).
+- Content may be a list: texts, thinking, and parts inside a sentence (the references of Mistral). Texts and thinking
+  are read, every other part is kept in its place.
+
+`reading` has the finish reasons that are failures, and the places of error objects.
+
+`previous_response_id` is not used, and `store` is false unless the parameters set it. The journal is the truth about
+a run, so a resume in another process or a fork must not depend on data that a provider stored, and data that is
+stored nowhere cannot leak. A stateless conversation must send back:
+
+- Calls and their results, as `function_call` and `function_call_output`, linked by `call_id`. The ids of items are
+  not sent: with one, the API requires the reasoning item that preceded it.
+- Reasoning items with `encrypted_content`, unchanged: the model continues from them after a tool's result. The API
+  returns them only if the parameters ask (`include=["reasoning.encrypted_content"]`, which models without reasoning
+  refuse). They are stored as a part of the message's content, so that they are journalled with it. Other reasoning is
+  not sent back.
+
+Tools are declared with `strict: false`: the default here would change their parameters.
+
     pip install "fsm-orchestrator[openai]"
 
 The SDK does transport, authentication and addresses, with its retries off: `RetryPolicy` is the only retry layer.
-`openai_chat` and `openai_responses` build requests and read answers; `fault` classifies failures.
+`fault` classifies failures.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.llm.content_part import KINDS
-from orchestrator.llm.message import Request, encodable
-from orchestrator.providers.chat_server import server_of
+from orchestrator.llm.content_part import CITATIONS, KINDS, OPAQUE
+from orchestrator.llm.message import (
+    ArgumentsPiece,
+    Content,
+    Message,
+    ReasoningPiece,
+    Request,
+    Response,
+    ToolCall,
+    Usage,
+    encodable,
+)
+from orchestrator.providers import fault, structured_output
+from orchestrator.providers.call_assembly import (
+    KEPT,
+    CallAssembly,
+    give_back,
+    kept_part,
+    merge,
+    sign,
+    unknown_members,
+)
 from orchestrator.providers.connection import (
     CONNECT_SECONDS,
+    DEFAULT_BYTES,
     check_model,
     check_total_timeout,
+    kept_size,
     key_of,
     provider_name,
+    shared_context,
 )
-from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import OpenAIOptions
-from orchestrator.providers.openai_responses import ResponsesForm
-from orchestrator.providers.prompt_cache import cache_key
-from orchestrator.providers.readable_part import checked_kinds
+from orchestrator.providers.member import token_count
+from orchestrator.providers.reading import (
+    CHAT,
+    RESPONSES,
+    ServerSentEvent,
+    arguments,
+    checked,
+    error_of,
+    finish_reason,
+    malformed,
+    mapping,
+    merged,
+    objects,
+    parsed,
+    text,
+    text_or_none,
+    tool_call,
+    usage,
+)
 from orchestrator.providers.sdk import ApiForm, SdkModel
-from orchestrator.providers.size_limit import DEFAULT_BYTES
-from orchestrator.providers.tls import shared_context
+from orchestrator.providers.structured_output import instructed, named
+from orchestrator.providers.vendor_model import cache_key, checked_kinds, with_extra
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+
+@dataclass(frozen=True, slots=True)
+class ChatServer:
+    """What the servers of a vendor require."""
+
+    call_id: re.Pattern[str] = re.compile(r"(?s).+")
+    """Ids of calls that the vendor accepts. Servers without a rule get back every id that they gave: LiteLLM puts
+    the signatures of Gemini into its ids."""
+    reasoning_field: str = ""
+    """Name under which reasoning is sent back; empty sends none."""
+    reasoning_required: bool = False
+    """Refuses a message with calls without that name, also if there was no reasoning."""
+    returns_members: bool = True
+    """Accepts the members back that it gave; the others refuse every name that is not in their documentation."""
+    takes_citations: bool = False
+    """Accepts its citations back inside the content; other servers get the text without them."""
+    signed_calls: bool = False
+    """Refuses calls without a signature (Gemini)."""
+
+
+_THINKING: Final = ChatServer(reasoning_field="reasoning_content", reasoning_required=True)
+_STRICT: Final = ChatServer(returns_members=False)
+CHAT_SERVERS: Final[Mapping[str, ChatServer]] = {
+    "openai": replace(_STRICT, call_id=re.compile(r"(?s).{1,40}")),
+    "azure.ai.openai": replace(_STRICT, call_id=re.compile(r"(?s).{1,40}")),
+    "mistral_ai": replace(_STRICT, call_id=re.compile(r"[a-zA-Z0-9]{9}"), takes_citations=True),
+    "groq": _STRICT,
+    "cerebras": _STRICT,
+    "gcp.gemini": ChatServer(signed_calls=True),
+    "gcp.vertex_ai": ChatServer(signed_calls=True),
+    "deepseek": _THINKING,
+    "moonshot_ai": _THINKING,
+}
+"""Name of a provider (`connection.provider_name`) -> its servers. A provider without a row has no rules."""
+_OTHER: Final = ChatServer()
+
+
+def server_of(address: str, provider: str | None = None) -> ChatServer:
+    """Return the rules of a vendor by its name, else by its address; a vendor without a row has no rules."""
+    return CHAT_SERVERS.get(provider_name(provider, "", address), _OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIOptions:
+    """Options of a host for the form of requests; `OpenAI` documents them."""
+
+    structured: Literal["native", "prompt"] = "native"
+    stream_usage: bool = True
+    reasoning_field: str | None = None
+    server: ChatServer = field(default_factory=ChatServer)
+    host: str = ""
+    """Host and port of the server; without it, no members of answers are kept."""
+
+    def schema(self, request: Request) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+        """Return the output schema for the native mode and for the prompt: one of them, or none."""
+        schema = request.output_schema
+        if schema is None:
+            return None, None
+        native = self.structured == "native" and structured_output.is_object(schema)
+        return (schema, None) if native else (None, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """Requests and answers of chat completions."""
+
+    signals: ClassVar = CHAT
+    options: OpenAIOptions = field(default_factory=OpenAIOptions)
+
+    def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
+        """Return the body of the request; the host's parameters are passed unchanged, ours override them."""
+        native, prompted = self.options.schema(request)
+        messages = request.messages if prompted is None else instructed(request.messages, prompted)
+        body: dict[str, Any] = {
+            **with_extra(request.params),
+            "model": model,
+            "messages": [self._message(message, model) for message in _with_results_as_text(messages)],
+        }
+        body.update(_tools(request))
+        if native is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": named(native)}
+        body["stream"] = streamed
+        if streamed and self.options.stream_usage:
+            body["stream_options"] = {**mapping(body.get("stream_options")), "include_usage": True}
+        return body
+
+    def assembly(self) -> ChatAssembly:
+        """Return a new assembly for a streamed answer."""
+        return ChatAssembly(self)
+
+    def response(self, raw: Mapping[str, Any]) -> Response:
+        """Read a completion. Raises LLMError for an error object, and for a completion without a message."""
+        if (error := error_of(raw, CHAT)) is not None:
+            raise fault.of_answer(None, None, error)
+        choices = objects(raw.get("choices"))
+        if not choices:
+            raise malformed("there is no choice in it")
+        message = choices[0].get("message")
+        if not isinstance(message, Mapping):
+            raise malformed("there is no message in it")
+        content, thought = _content(message.get("content"))
+        if (
+            (content or message.get("tool_calls"))
+            and self.options.host
+            and self.options.server.returns_members
+        ):
+            part = kept_part(self.options.host, message, objects(message.get("tool_calls")))
+            said = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+            content = content if part is None else [part, *(one for one in said if one.get("text") != "")]
+        response = Response(
+            content,
+            _calls(message),
+            finish_reason(choices[0].get("finish_reason")),
+            _usage(raw),
+            text_or_none(raw.get("model")),
+            text_or_none(message.get("refusal")),
+            _reasoning(message) or thought,
+        )
+        return checked(response, CHAT)
+
+    def _message(self, message: Message, model: str) -> dict[str, Any]:
+        raw, server, kept = message.to_openai(strict=True), self.options.server, None
+        if isinstance(raw["content"], list):
+            kept = next((part for part in raw["content"] if part.get("type") == KEPT), None)
+            dropped = OPAQUE if server.takes_citations else OPAQUE | CITATIONS
+            parts = [part for part in raw["content"] if part.get("type") not in dropped]
+            cited = any(part.get("type") in CITATIONS for part in raw["content"])
+            only_text = (kept is not None or cited) and all(part.get("type") == "text" for part in parts)
+            raw["content"] = (message.text if only_text else parts) or None
+        if raw["content"] is None and not message.tool_calls and message.refusal is None:
+            raw["content"] = ""  # the API requires one of the three, and an empty answer stays in the history
+        if kept is not None and server.returns_members and kept.get("server") == self.options.host:
+            give_back(raw, kept)
+        if server.signed_calls:
+            sign(raw, model)
+        name = (
+            server.reasoning_field if self.options.reasoning_field is None else self.options.reasoning_field
+        )
+        if name and (message.reasoning is not None or (server.reasoning_required and message.tool_calls)):
+            raw[name] = message.reasoning or ""
+        return raw
+
+
+def _with_results_as_text(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages; the API allows only text in results, so their other parts follow as a user message."""
+    moved: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role != "tool" and moved:
+            yield Message("user", moved)
+            moved = []
+        parts = message.content if message.role == "tool" and isinstance(message.content, list) else []
+        others = [part for part in parts if part.get("type") != "text"]
+        if not others:
+            yield message
+            continue
+        about = f"Content of the result of call {message.tool_call_id or message.name}:"
+        moved += [{"type": "text", "text": about}, *others]
+        yield replace(message, content=message.text or "The result is in the next user message.")
+    if moved:
+        yield Message("user", moved)
+
+
+def _tools(request: Request) -> dict[str, Any]:
+    """Return the members for tools. Tools among the parameters belong to the provider, and stay."""
+    if not request.tools:
+        return {}
+    offers = [
+        {
+            "type": "function",
+            "function": {
+                "name": offer.name,
+                "description": offer.description,
+                "parameters": dict(offer.parameters),
+            },
+        }
+        for offer in request.tools
+    ]
+    tools = {"tools": [*request.params.get("tools", ()), *offers]}
+    if request.tool_choice == "auto":  # the default: the parameters decide
+        return tools
+    if request.tool_choice in ("none", "required"):
+        return {**tools, "tool_choice": request.tool_choice}
+    return {**tools, "tool_choice": {"type": "function", "function": {"name": request.tool_choice}}}
+
+
+# ---- answers ----
+
+
+def _content(content: object) -> tuple[Content, str | None]:
+    """Return content and reasoning. The content is text, unless a list has parts that are neither text nor thinking."""
+    if not isinstance(content, list):
+        return (content if isinstance(content, str) else None), None
+    listed = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    thoughts = [_thought(part) for part in objects(listed) if part.get("type") == "thinking"]
+    parts = merged(
+        {**part, "text": text(part.get("text"))} if part.get("type") == "text" else dict(part)
+        for part in objects(listed)
+        if part.get("type") != "thinking"
+    )
+    if all(part.get("type") == "text" for part in parts):
+        return "".join(part["text"] for part in parts), "".join(thoughts) or None
+    return [part for part in parts if part.get("text") != "" or part["type"] != "text"], "".join(
+        thoughts
+    ) or None
+
+
+def _usage(raw: Mapping[str, Any]) -> Usage | None:
+    """Return the usage of a completion or of a chunk, from wherever a server puts it; None if it reports none."""
+    places = [raw.get("usage"), mapping(raw.get("x_groq")).get("usage")]  # x_groq: Groq, in streams
+    places += [choice.get("usage") for choice in objects(raw.get("choices"))[:1]]  # Moonshot, in streams
+    timings = mapping(raw.get("timings"))  # llama.cpp, also without `stream_options`
+    if "cache_n" in timings:  # an older version does not count the tokens that it had in its cache
+        cached = token_count(timings["cache_n"]) or 0
+        places.append(
+            {
+                "prompt_tokens": (token_count(timings.get("prompt_n")) or 0) + cached,
+                "completion_tokens": timings.get("predicted_n"),
+                "cached_tokens": cached,
+            }
+        )
+    return next((found for place in places if (found := usage(place)) is not None), None)
+
+
+def _thought(part: Mapping[str, Any]) -> str:
+    inner = part.get("thinking")
+    return text(inner) or "".join(text(one.get("text")) for one in objects(inner))
+
+
+def _reasoning(message: Mapping[str, Any]) -> str | None:
+    return text_or_none(message.get("reasoning_content")) or text_or_none(message.get("reasoning"))
+
+
+def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    calls = objects(message.get("tool_calls"))
+    if not calls:
+        legacy = mapping(message.get("function_call"))
+        return (tool_call("", legacy["name"], legacy.get("arguments")),) if legacy.get("name") else ()
+    functions = [mapping(call.get("function")) for call in calls]
+    return tuple(
+        tool_call(call.get("id"), function.get("name"), function.get("arguments"))
+        for call, function in zip(calls, functions, strict=True)
+    )
+
+
+# ---- streams ----
+
+
+class ChatAssembly:
+    """Assembles a completion from its chunks."""
+
+    def __init__(self, form: ChatForm) -> None:
+        self.over = False
+        self.ended = False
+        self.size = 0
+        self.others: list[ReasoningPiece | ArgumentsPiece] = []
+        self._form = form
+        self._members: dict[str, Any] = {}
+        """Members of the message that are not part of the API."""
+        self._model: str | None = None
+        self._usage: Usage | None = None
+        self._finish: str | None = None
+        self._finished = False
+        """Nothing was added since the finish reason. A reason beside a text may be one that each chunk has."""
+        self._premature = False
+        """Something was added after a finish reason, so that only the end mark ends this stream."""
+        self._begun = False
+        self._parts: list[str | dict[str, Any]] | None = None
+        """The content in pieces of text and other parts; None as long as there is none."""
+        self._refused: list[str] = []
+        self._thought: list[str] = []
+        self._calls = CallAssembly()
+        self._legacy_name: list[str] = []
+        self._legacy_arguments: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(part for part in self._parts or () if isinstance(part, str))
+
+    def take(self, event: ServerSentEvent) -> str:
+        """Add a chunk and return its new text."""
+        if event.data.strip() == CHAT.end_mark:
+            self.over = self.ended = True
+            return ""
+        chunk = parsed(event.data)
+        if (error := error_of(chunk, CHAT)) is not None:
+            raise fault.of_answer(None, None, error, partial=self.text)
+        chunk = mapping(chunk)
+        self._model = text_or_none(chunk.get("model")) or self._model
+        self._usage = _usage(chunk) or self._usage
+        for choice in objects(chunk.get("choices")):
+            if not choice.get("index"):  # of several answers, the first
+                return self._choice(choice)
+        return ""
+
+    def response(self) -> Response:
+        """Return the completion. Raises LLMError if the stream was cut, aborted, or empty."""
+        if not (self.ended or (self._finished and not self._premature)):
+            raise fault.of_cut(self.text)
+        message = {
+            **self._members,
+            "content": self._parts,
+            "refusal": "".join(self._refused),
+            "reasoning_content": "".join(self._thought),
+            "tool_calls": self._calls.calls(),
+            "function_call": {
+                "name": "".join(self._legacy_name),
+                "arguments": "".join(self._legacy_arguments),
+            },
+        }
+        choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
+        return replace(self._form.response({"model": self._model, "choices": choices}), usage=self._usage)
+
+    def _choice(self, choice: Mapping[str, Any]) -> str:
+        delta = mapping(choice.get("delta"))
+        if (
+            choice.get("delta") is None and not self.size
+        ):  # a whole completion; after its pieces it only repeats them
+            delta = mapping(choice.get("message"))
+        size, self._begun = self.size, True
+        said = self._delta(delta)
+        added = self.size > size
+        if added:
+            self._premature = self._premature or self._finish is not None
+            self._finished = self.ended = False
+        if members := unknown_members(delta):
+            merge(self._members, members)
+            self.size += kept_size(str(members))
+        reason = finish_reason(choice.get("finish_reason"))
+        if reason is not None and not self._finished:
+            self._finish, self._finished = reason, True
+            self.ended = not (added or self._premature)
+        return said
+
+    def _delta(self, delta: Mapping[str, Any]) -> str:
+        before = self._calls.size
+        pieces = [self._calls.add(fragment) for fragment in objects(delta.get("tool_calls"))]
+        self.others += (piece for piece in pieces if piece is not None)
+        self.size += self._calls.size - before
+        legacy = mapping(delta.get("function_call"))
+        self._add(self._legacy_name, text(legacy.get("name")))
+        self._add(self._legacy_arguments, arguments(legacy.get("arguments")))
+        content, thought = _content(delta.get("content"))
+        self._add(self._refused, text(delta.get("refusal")))
+        if reasoning := _reasoning(delta) or thought:
+            self._add(self._thought, reasoning)
+            self.others.append(ReasoningPiece(reasoning))
+        if content is None:
+            return ""
+        parts = self._parts = self._parts or []
+        if isinstance(content, str):
+            self._add(parts, content)
+            return content
+        for part in content:
+            if part.get("type") == "text":
+                self._add(parts, part["text"])
+            else:
+                parts.append(part)
+                self.size += kept_size(str(part))
+        return "".join(part["text"] for part in content if part.get("type") == "text")
+
+    def _add(self, pieces: list[Any], piece: str) -> None:
+        if piece:
+            pieces.append(piece)
+            self.size += kept_size(piece)
+
+
+_THOUGHT = frozenset(("response.reasoning_summary_text.delta", "response.reasoning_text.delta"))
+_BETWEEN = "\n"
+"""Separator of the texts of two messages in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesForm:
+    """Requests and answers of the Responses API."""
+
+    signals: ClassVar = RESPONSES
+    options: OpenAIOptions = field(default_factory=OpenAIOptions)
+
+    def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
+        """Return the body of the request; the host's parameters are passed unchanged, ours override them."""
+        native, prompted = self.options.schema(request)
+        messages = request.messages if prompted is None else instructed(request.messages, prompted)
+        body: dict[str, Any] = {
+            "store": False,
+            **with_extra(request.params),
+            "model": model,
+            "input": [item for message in messages for item in _items(message)],
+        }
+        body.update(_response_tools(request))
+        if native is not None:
+            form = {"type": "json_schema", **named(native)}
+            body["text"] = {**mapping(body.get("text")), "format": form}
+        body["stream"] = streamed
+        return body
+
+    def assembly(self) -> ResponsesAssembly:
+        """Return a new assembly for a streamed answer."""
+        return ResponsesAssembly()
+
+    def response(self, raw: Mapping[str, Any]) -> Response:
+        """Read a response. Raises LLMError if it failed, is not finished, or is not a response."""
+        status = raw.get("status")
+        if (error := error_of(raw, RESPONSES)) is not None or status == "failed":
+            raise fault.of_answer(None, None, error or raw)
+        if status not in ("completed", "incomplete", None):
+            raise malformed(f"its status is {status!r}")
+        if not isinstance(raw.get("output"), list):
+            raise malformed("there is no output in it")
+        items = objects(raw["output"])
+        said = [item for item in items if item.get("type") == "message"]
+        parts = [part for item in said for part in objects(item.get("content"))]
+        content = _BETWEEN.join(map(_text_of, said)) if said else None
+        thoughts = [item for item in items if item.get("type") == "reasoning"]
+        kept = [dict(item) for item in thoughts if item.get("encrypted_content")]
+        payload = {"type": "text", "text": content}
+        response = Response(
+            [*kept, *([payload] if content else ())] if kept else content,
+            tuple(
+                tool_call(item.get("call_id"), item.get("name"), item.get("arguments"))
+                for item in items
+                if item.get("type") == "function_call"
+            ),
+            _finish_reason(raw),
+            usage(raw.get("usage")),
+            text_or_none(raw.get("model")),
+            text_or_none("".join(text(part.get("refusal")) for part in parts)),
+            text_or_none("\n\n".join(filter(None, map(_summary_text, thoughts)))),
+        )
+        return checked(response, RESPONSES)
+
+
+def _finish_reason(raw: Mapping[str, Any]) -> str | None:
+    """Return the finish reason: the reason why the answer is incomplete, else the status."""
+    reason = mapping(raw.get("incomplete_details")).get("reason")
+    return finish_reason(reason) or finish_reason(raw.get("status"))
+
+
+def _text_of(item: Mapping[str, Any]) -> str:
+    return "".join(text(part.get("text")) for part in objects(item.get("content")))
+
+
+def _summary_text(item: Mapping[str, Any]) -> str:
+    parts = objects(item.get("summary")) or objects(item.get("content"))
+    return "\n\n".join(text(part.get("text")) for part in parts)
+
+
+# ---- requests ----
+
+
+def _items(message: Message) -> Iterator[dict[str, Any]]:
+    """Yield the items of a message in this API."""
+    if message.role == "tool":
+        output = _parts(message.content) if isinstance(message.content, list) else message.content or ""
+        yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": output}
+        return
+    if message.role != "assistant":
+        content = _parts(message.content) if isinstance(message.content, list) else message.content or ""
+        yield {"role": message.role, "content": content}
+        return
+    parts = message.content if isinstance(message.content, list) else []
+    if (
+        message.text or message.refusal is not None or message.tool_calls
+    ):  # the API requires an item after them
+        yield from (part for part in parts if part.get("type") == "reasoning")
+    if message.text:
+        yield {"role": "assistant", "content": [{"type": "output_text", "text": message.text}]}
+    if message.refusal is not None:
+        yield {"role": "assistant", "content": [{"type": "refusal", "refusal": message.refusal}]}
+    for call in message.tool_calls:
+        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def _parts(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_part(part) for part in content]
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a content part of chat in this API's form; a part that is already in this form stays unchanged."""
+    match part:
+        case {"type": "text", "text": said}:
+            return {"type": "input_text", "text": said}
+        case {"type": "image_url", "image_url": dict(image)}:
+            more = {name: value for name, value in image.items() if name != "url"}
+            return {"type": "input_image", "image_url": image.get("url"), **more}
+        case {"type": "image_url", "image_url": str(url)}:
+            return {"type": "input_image", "image_url": url}
+        case {"type": "file", "file": dict(file)}:
+            return {"type": "input_file", **file}
+        case _:
+            return part
+
+
+def _response_tools(request: Request) -> dict[str, Any]:
+    """Return the members for tools. Tools among the parameters belong to the provider, and stay."""
+    if not request.tools:
+        return {}
+    offers = [
+        {
+            "type": "function",
+            "name": offer.name,
+            "description": offer.description,
+            "parameters": dict(offer.parameters),
+            "strict": False,
+        }
+        for offer in request.tools
+    ]
+    tools = {"tools": [*request.params.get("tools", ()), *offers]}
+    if request.tool_choice == "auto":  # the default: the parameters decide
+        return tools
+    if request.tool_choice in ("none", "required"):
+        return {**tools, "tool_choice": request.tool_choice}
+    return {**tools, "tool_choice": {"type": "function", "name": request.tool_choice}}
+
+
+# ---- streams ----
+
+
+class ResponsesAssembly:
+    """Assembles a response from its events.
+
+    The last event holds the whole response; if a server leaves it empty, the items of the stream count, and the calls
+    that came in pieces only.
+    """
+
+    def __init__(self) -> None:
+        self.over = False
+        self.ended = False
+        self.size = 0
+        self.others: list[ReasoningPiece | ArgumentsPiece] = []
+        self._calls = CallAssembly()
+        self._final: Mapping[str, Any] | None = None
+        self._done: list[Mapping[str, Any]] = []
+        self._said: list[str] = []
+        self._position: object = None
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._said)
+
+    def take(self, event: ServerSentEvent) -> str:
+        """Add an event and return its new text."""
+        if (
+            event.data.strip() == CHAT.end_mark
+        ):  # from compatible servers, also after a failure: it ends nothing
+            return ""
+        payload = parsed(event.data)
+        if (error := error_of(payload, RESPONSES)) is not None:
+            raise fault.of_answer(None, None, error, partial=self.text)
+        payload = mapping(payload)
+        kind = payload.get("type")
+        if kind in RESPONSES.end_events:
+            self.over, self.ended, self._final = True, True, mapping(payload.get("response"))
+        elif kind == "response.output_item.done":
+            self._done.append(mapping(payload.get("item")))
+            self.size += kept_size(event.data)
+        elif kind == "response.output_text.delta":
+            return self._delta(payload)
+        else:
+            self._other(kind, payload)
+        return ""
+
+    def response(self) -> Response:
+        """Return the response. Raises LLMError if the stream was cut or the response failed."""
+        if self._final is None:
+            raise fault.of_cut(self.text)
+        raw = dict(self._final)
+        if raw.get("status") == "failed":
+            raise fault.of_answer(None, None, raw, partial=self.text)
+        raw["output"] = raw.get("output") or [*self._done, *self._unfinished()]
+        return ResponsesForm().response(raw)
+
+    def _other(self, kind: object, payload: Mapping[str, Any]) -> None:
+        """Keep the piece of an event that is not text."""
+        piece = text(payload.get("delta"))
+        if kind == "response.output_item.added":
+            item = mapping(payload.get("item"))
+            if item.get("type") == "function_call":
+                self._fragment(payload, text(item.get("arguments")), item.get("call_id"), item.get("name"))
+        elif kind in _THOUGHT and piece:
+            self.others.append(ReasoningPiece(piece))
+        elif kind == "response.function_call_arguments.delta" and piece:
+            self._fragment(payload, piece)
+
+    def _fragment(
+        self, payload: Mapping[str, Any], given: str, id_: object = None, name: object = None
+    ) -> None:
+        before, function = self._calls.size, {"name": name, "arguments": given}
+        fragment = {"index": payload.get("output_index"), "id": id_, "function": function}
+        if (piece := self._calls.add(fragment)) is not None:
+            self.others.append(piece)
+        self.size += self._calls.size - before
+
+    def _unfinished(self) -> list[dict[str, Any]]:
+        """Return the calls that came in pieces, if the server sent none of them whole."""
+        if any(item.get("type") == "function_call" for item in self._done):
+            return []
+        return [
+            {"type": "function_call", "call_id": call["id"], **call["function"]}
+            for call in self._calls.calls()
+        ]
+
+    def _delta(self, payload: Mapping[str, Any]) -> str:
+        position, piece = payload.get("output_index"), text(payload.get("delta"))
+        if self._said and position != self._position:
+            piece = _BETWEEN + piece
+        self._position = position
+        self._said.append(piece)
+        self.size += kept_size(piece)
+        return piece
 
 
 class OpenAI(SdkModel):

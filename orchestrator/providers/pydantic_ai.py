@@ -1,5 +1,10 @@
 """Models of pydantic-ai: every model class and provider of that library.
 
+boto3 blocks the thread of a call until the server answers or its read timeout of 5 minutes passes. pydantic-ai leaves
+such a thread behind when the call is cancelled, and an interpreter waits for the threads of its pool before it exits.
+So each call runs in a daemon thread here, and the thread of the pool waits for it only as long as the caller does. To
+shut down the socket was rejected: no public name of botocore leads to it.
+
     pip install "fsm-orchestrator[pydantic-ai]" "pydantic-ai-slim[google]"
 
 The library converts requests and speaks to the provider. Retries, budgets, the journal and the tools are ours: its
@@ -8,11 +13,17 @@ retries are off, its agent is not used. `pydantic_ai_request` converts messages,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AsyncExitStack
+import asyncio
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AsyncExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from pydantic import SecretStr
 
@@ -20,30 +31,209 @@ from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
 from orchestrator.providers import fault
-from orchestrator.providers.bedrock_client import calls_end
-from orchestrator.providers.connection import check_total_timeout
-from orchestrator.providers.loop_client import LoopClients
-from orchestrator.providers.openai_schema import is_object, named
-from orchestrator.providers.parameter import check_names
-from orchestrator.providers.pydantic_ai_library import (
-    check_arguments,
-    close,
-    close_own,
-    default_settings,
-    doubles,
-    inferred,
-    is_cut,
-    profile_of,
-    setting_names,
-)
-from orchestrator.providers.readable_part import checked_kinds
+from orchestrator.providers.connection import LoopClients, check_address, check_total_timeout
 from orchestrator.providers.reading import arguments, mapping
-from orchestrator.providers.schema_prompt import instructed
-from orchestrator.providers.vendor_model import VendorModel
+from orchestrator.providers.structured_output import instructed, is_object, named
+from orchestrator.providers.vendor_model import VendorModel, check_names, checked_kinds
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+
+_SERVICE: Final = "bedrock-runtime"
+_OPERATIONS: Final = ("converse", "converse_stream")
+
+
+class _Calls:
+    """The calls of one caller. One that starts when the caller has left ends at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[Future[Any]] = []
+        self._ended = False
+
+    def add(self, answer: Future[Any]) -> None:
+        with self._lock:
+            self._waiting.append(answer)
+            if self._ended:
+                answer.cancel()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            for answer in self._waiting:
+                answer.cancel()
+
+
+_CALLS: ContextVar[_Calls | None] = ContextVar("orchestrator_bedrock_calls", default=None)
+
+
+def prepare(client: Any) -> None:
+    """Turn off the retries of a client, and let its calls end with the block of `calls_end`."""
+    client.meta.events.unregister(f"needs-retry.{_SERVICE}", unique_id=f"retry-config-{_SERVICE}")
+    for name in _OPERATIONS:
+        setattr(client, name, _in_daemon(getattr(client, name)))
+
+
+@contextmanager
+def calls_end() -> Iterator[None]:
+    """Free the threads that wait for calls of this block when the block is left."""
+    calls = _Calls()
+    token = _CALLS.set(calls)
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
+        calls.end()
+
+
+def _in_daemon(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def call(**params: Any) -> Any:
+        answer: Future[Any] = Future()
+        if (calls := _CALLS.get()) is not None:
+            calls.add(answer)
+        context = contextvars.copy_context()
+        work = threading.Thread(
+            target=context.run, args=(_settle, answer, operation, params), name="bedrock call", daemon=True
+        )
+        if not answer.cancelled():
+            work.start()
+        return answer.result()
+
+    return call
+
+
+def _settle(answer: Future[Any], operation: Callable[..., Any], params: dict[str, Any]) -> None:
+    try:
+        result = operation(**params)
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+        with suppress(InvalidStateError):
+            answer.set_exception(error)
+        return
+    try:
+        answer.set_result(result)
+    except InvalidStateError:  # the caller left
+        if (stream := result.get("stream")) is not None:
+            stream.close()
+
+
+_ADVERT: Final = " To try Pydantic AI without an API key"
+"""Start of what the library adds to the name of the missing variable; it is about an agent of its own."""
+
+
+def check_arguments(model: object, structured: str, base_url: str | None, api_key: object) -> None:
+    """Raise ConfigError for arguments that no model can have."""
+    from pydantic_ai.models import Model
+
+    if structured not in ("native", "prompt"):
+        raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
+    if not isinstance(model, str | Model):
+        raise ConfigError(
+            f"model is a {type(model).__name__}; possible: PROVIDER:NAME, or a model of pydantic-ai"
+        )
+    if not isinstance(model, str) and (base_url is not None or api_key is not None):
+        raise ConfigError(
+            "a model object has its own address and key: give base_url and api_key to its provider"
+        )
+    if base_url is not None:
+        check_address(base_url)
+
+
+def inferred(name: str, base_url: str | None, key: str | None) -> Model:
+    """Return the model of a name. Raises ConfigError."""
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models import infer_model
+    from pydantic_ai.providers import infer_provider_class
+
+    given = {
+        **({} if base_url is None else {"base_url": base_url}),
+        **({} if key is None else {"api_key": key}),
+    }
+    try:
+        if not given:
+            return _prepared(infer_model(name))
+        return _prepared(infer_model(name, lambda provider: infer_provider_class(provider)(**given)))
+    except (UserError, ImportError, ValueError) as error:
+        reason = str(error).partition(_ADVERT)[0]
+        raise ConfigError(f"model {name!r} of pydantic-ai cannot be used: {reason}") from error
+    except TypeError as error:  # from the provider's class
+        shown = " and ".join(given)
+        raise ConfigError(f"the provider of {name!r} takes no {shown}; set its variables: {error}") from error
+
+
+async def close(model: Model) -> None:
+    """Close the clients that the library opened for a model object of the host."""
+    if model.provider is not None:
+        async with model:  # the library closes the client of a model that is left
+            pass
+
+
+async def close_own(model: Model) -> None:
+    """Close every client of a model that was built here."""
+    await close(model)
+    if _is_bedrock(model):
+        await asyncio.to_thread(model.client.close)  # type: ignore[attr-defined]
+
+
+def profile_of(model: Model) -> Mapping[str, Any]:
+    """Return what the library knows about a model; nothing for one that only forwards to others."""
+    try:
+        return cast("Mapping[str, Any]", model.profile)
+    except NotImplementedError:
+        return {}
+
+
+def setting_names(model: Model) -> frozenset[str]:
+    """Return the settings of a model: those in the `…ModelSettings` of its modules, and of the models that it wraps."""
+    found: set[str] = set()
+    for module in {sys.modules[kind.__module__] for kind in type(model).__mro__}:
+        for name in dir(module):
+            settings = getattr(module, name) if name.endswith("ModelSettings") else None
+            found |= getattr(settings, "__required_keys__", frozenset())
+            found |= getattr(settings, "__optional_keys__", frozenset())
+    inner = [*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])]
+    return frozenset(found).union(*map(setting_names, inner)) - model.unsupported_settings
+
+
+def default_settings(model: Model) -> dict[str, Any]:
+    """Return the settings of every request: our retries are the only ones, and prompts are cached."""
+    own = {"cache": True, "max_retries": 0}
+    return {name: value for name, value in own.items() if name not in model.unsupported_settings}
+
+
+def doubles() -> tuple[type, ...]:
+    """Return the model classes that call no provider."""
+    from pydantic_ai.models.function import FunctionModel
+    from pydantic_ai.models.test import TestModel
+
+    return TestModel, FunctionModel
+
+
+def is_cut(model: Model, answer: ModelResponse, *, streamed: bool) -> bool:
+    """Return whether an answer stopped before its end: a provider ends one with a finish reason.
+
+    For an OpenAI-compatible server that never gives one the library assumes `stop`. In a stream that counts as the end
+    if the server reported the usage. An answer that we did not stream can be cut too, because the library streams
+    long ones of Anthropic. Models without a provider, for example doubles, need give neither.
+    """
+    if answer.state != "complete":
+        return answer.state == "incomplete"
+    reported = (answer.provider_details or {}).get("finish_reason")
+    assumed = answer.finish_reason and (answer.usage.has_values() or not streamed)
+    return model.provider is not None and not (reported or assumed)
+
+
+def _prepared(model: Model) -> Model:
+    """Turn off the retries of a client whose library has no setting for them."""
+    if _is_bedrock(model):
+        prepare(model.client)  # type: ignore[attr-defined]
+    return model
+
+
+def _is_bedrock(model: Model) -> bool:
+    module = sys.modules.get("pydantic_ai.models.bedrock")
+    return module is not None and isinstance(model, module.BedrockConverseModel)
+
 
 _READS: Final[Mapping[str, PartKind]] = {
     "supports_image_input": "image",

@@ -35,10 +35,9 @@ from pydantic_ai.usage import RequestUsage
 from orchestrator.errors import ConfigError
 from orchestrator.llm.content_part import data_of
 from orchestrator.llm.message import Content, Message, Response, ToolCall, Usage
-from orchestrator.providers.answer_signal import LIBRARY, checked, finish_reason
-from orchestrator.providers.history import BEGINNING
 from orchestrator.providers.member import json_type
-from orchestrator.providers.reading import mapping, text
+from orchestrator.providers.reading import LIBRARY, checked, finish_reason, mapping, text
+from orchestrator.providers.vendor_model import BEGINNING
 
 KEPT: Final = "pydantic_ai"
 """Type of the content part that has an answer in the form of that library."""

@@ -18,20 +18,26 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.answer_signal import AnswerSignals, error_of
-from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
-from orchestrator.providers.loop_client import LoopClients
-from orchestrator.providers.parameter import check_names
-from orchestrator.providers.reading import malformed, parsed
-from orchestrator.providers.secret_mask import secrets_of_address, secrets_of_headers
-from orchestrator.providers.size_limit import (
+from orchestrator.providers.connection import (
+    LoopClients,
     body_of,
     check_limit,
+    secrets_of_address,
+    secrets_of_headers,
     short_errors,
     too_large,
     watch_errors,
 )
-from orchestrator.providers.vendor_model import VendorModel
+from orchestrator.providers.reading import (
+    AnswerSignals,
+    EventDecoder,
+    EventTooLarge,
+    ServerSentEvent,
+    error_of,
+    malformed,
+    parsed,
+)
+from orchestrator.providers.vendor_model import VendorModel, check_names
 
 _DRAIN_SECONDS = 0.1
 _SHOWN = 300

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
     from orchestrator.providers.model_guard import refuse_real_models as refuse_real_models
     from orchestrator.providers.replay import ReplayLLM as ReplayLLM
-    from orchestrator.providers.replay_tool import ReplayTools as ReplayTools
+    from orchestrator.providers.replay import ReplayTools as ReplayTools
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.testing.clock import FakeClock as FakeClock

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.llm.json_schema import checker
-from orchestrator.providers.event_stream import EventDecoder
+from orchestrator.providers.reading import EventDecoder
 
 NAME = "input from outside"
 ROUNDS = 3

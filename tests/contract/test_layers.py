@@ -82,7 +82,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "openai": ("orchestrator.providers.openai",),
     "pydantic_ai": (
         "orchestrator.providers.pydantic_ai",
-        "orchestrator.providers.pydantic_ai_library",
+        "orchestrator.providers.pydantic_ai",
         "orchestrator.providers.pydantic_ai_request",
     ),
     "procrastinate": ("orchestrator.engines.procrastinate",),

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.providers.anthropic import Anthropic, MessagesForm
-from orchestrator.providers.history import repaired
+from orchestrator.providers.vendor_model import repaired
 
 HELLO = Request((Message("user", "hello"),))
 

@@ -8,8 +8,11 @@ from typing import NoReturn
 import pytest
 
 from orchestrator.llm.message import Message, Request
-from orchestrator.providers.recorded_run import IRREGULAR, IRREGULARITIES, OPEN_END, REPRODUCED
 from orchestrator.providers.replay import (
+    IRREGULAR,
+    IRREGULARITIES,
+    OPEN_END,
+    REPRODUCED,
     ProviderRecord,
     RecordingEnds,
     ReplayError,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.providers import event_stream
-from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
+from orchestrator.providers import reading
+from orchestrator.providers.reading import EventDecoder, EventTooLarge, ServerSentEvent
 
 
 def decoded(*chunks: bytes) -> list[ServerSentEvent]:
@@ -89,8 +89,8 @@ class CountingPattern:
 
 @pytest.mark.parametrize("megabytes", [1, 2, 4, 8])
 def test_each_byte_of_a_long_line_is_searched_once(megabytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    counting = CountingPattern(event_stream._LINE_END)
-    monkeypatch.setattr(event_stream, "_LINE_END", counting)
+    counting = CountingPattern(reading._LINE_END)
+    monkeypatch.setattr(reading, "_LINE_END", counting)
     stream = b"data: " + b"x" * (megabytes * 2**20) + b"\n\n"
     (event,) = decoded(*(stream[at : at + 1_400] for at in range(0, len(stream), 1_400)))
     assert len(event.data) == megabytes * 2**20

@@ -11,7 +11,7 @@ from orchestrator import Agent, Message, tool
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.llm.port import LLM
 from orchestrator.providers import Anthropic, OpenAI
-from orchestrator.providers.history import NO_RESULT, repaired
+from orchestrator.providers.vendor_model import NO_RESULT, repaired
 from orchestrator.testing import ScriptedLLM
 from tests.providers.family import FAMILIES
 from tests.providers.loopback import Loopback

@@ -22,8 +22,8 @@ from orchestrator.llm.port import LLM
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.reading import is_reported
-from orchestrator.providers.recorded_run import REPRODUCED
 from orchestrator.providers.replay import (
+    REPRODUCED,
     ProviderRecord,
     ReplayLLM,
     ReplayTools,

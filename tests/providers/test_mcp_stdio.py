@@ -25,11 +25,10 @@ from orchestrator import Agent
 from orchestrator.errors import ConfigError
 from orchestrator.llm.content_part import audio_part, image_part, text_part
 from orchestrator.llm.message import Request
+from orchestrator.providers.connection import SecretMask
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.lines import LineDecoder
-from orchestrator.providers.mcp.transport import LineLogger
+from orchestrator.providers.mcp.transport import LineDecoder, LineLogger
 from orchestrator.providers.scripted import Item, ScriptedLLM
-from orchestrator.providers.secret_mask import SecretMask
 from orchestrator.testing import FakeClock
 from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until

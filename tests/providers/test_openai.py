@@ -23,7 +23,7 @@ from orchestrator import Agent
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.message import Message, Request
 from orchestrator.providers.openai import OpenAI
-from orchestrator.providers.openai_schema import is_object, keeps_strict_rules
+from orchestrator.providers.structured_output import is_object, keeps_strict_rules
 from tests.providers.loopback import SILENCE, Asked, Loopback, Reply, in_a_thread, json_reply, stream_reply
 
 HELLO = Request((Message("user", "hello"),))

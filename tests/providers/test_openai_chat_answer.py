@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Response, ToolCall, Usage
-from orchestrator.providers.event_stream import ServerSentEvent
-from orchestrator.providers.openai_chat import ChatForm
+from orchestrator.providers.openai import ChatForm
+from orchestrator.providers.reading import ServerSentEvent
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
 

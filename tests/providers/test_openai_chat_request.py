@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.llm.structured_output import OutputSpec
-from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import OpenAIOptions
+from orchestrator.providers.openai import ChatForm, OpenAIOptions
 from orchestrator.tools.spec import ToolSpec
 
 USER = Message("user", "hello")

@@ -12,11 +12,8 @@ from orchestrator import Agent, tool
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.llm.retry import classify
-from orchestrator.providers.event_stream import ServerSentEvent
-from orchestrator.providers.openai import OpenAI
-from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import OpenAIOptions
-from orchestrator.providers.openai_responses import ResponsesForm
+from orchestrator.providers.openai import ChatForm, OpenAI, OpenAIOptions, ResponsesForm
+from orchestrator.providers.reading import ServerSentEvent
 from orchestrator.tools.spec import ToolSpec
 from tests.providers.loopback import Loopback, json_reply
 

@@ -33,9 +33,9 @@ from orchestrator.llm.content_part import audio_part, file_part, image_part
 from orchestrator.llm.message import Request
 from orchestrator.providers import Fallback, PydanticAIModel
 from orchestrator.providers.anthropic import MessagesForm
-from orchestrator.providers.history import repaired
-from orchestrator.providers.openai_chat import ChatForm
+from orchestrator.providers.openai import ChatForm
 from orchestrator.providers.pydantic_ai_request import KEPT, conversation, response_of
+from orchestrator.providers.vendor_model import repaired
 from orchestrator.testing import refuse_real_models
 from tests.providers.converse_wire import CONVERSE
 from tests.providers.family import FAMILIES

@@ -14,9 +14,9 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.examples import bundled
 from orchestrator.llm.message import Message, ToolCall, Usage
 from orchestrator.providers.member import MalformedConversation
-from orchestrator.providers.recorded_run import REPRODUCED
 from orchestrator.providers.recording import record_from, tool_name, usage_from
 from orchestrator.providers.replay import (
+    REPRODUCED,
     ProviderRecord,
     ReplayError,
     compare,

@@ -11,9 +11,10 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
-from orchestrator.providers.recorded_run import OPEN_END, REPRODUCED
 from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay import (
+    OPEN_END,
+    REPRODUCED,
     ProviderRecord,
     RecordingEnds,
     ReplayDiverged,

@@ -17,9 +17,9 @@ from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request
 from orchestrator.providers import fault
 from orchestrator.providers.anthropic import Anthropic
+from orchestrator.providers.connection import MASK, SecretMask, secrets_of_address, secrets_of_headers
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.pydantic_ai import PydanticAIModel
-from orchestrator.providers.secret_mask import MASK, SecretMask, secrets_of_address, secrets_of_headers
 from orchestrator.providers.vendor_model import VendorModel
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
 from tests.tiers import examples

@@ -17,8 +17,8 @@ from orchestrator.errors import ConfigError, LLMError
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.retry import classify
 from orchestrator.providers.anthropic import Anthropic
+from orchestrator.providers.connection import DEFAULT_BYTES
 from orchestrator.providers.openai import OpenAI
-from orchestrator.providers.size_limit import DEFAULT_BYTES
 from tests.providers.loopback import Loopback, Reply, json_reply, stream_reply
 
 READER = Path(__file__).parent / "bomb_reader.py"

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from orchestrator.providers import Anthropic, OpenAI
-from orchestrator.providers.tls import shared_context
+from orchestrator.providers.connection import shared_context
 
 
 @pytest.mark.parametrize("model", [OpenAI, Anthropic])

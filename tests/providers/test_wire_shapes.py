@@ -17,7 +17,7 @@ from orchestrator.llm.finish_reason import FINISH_REASONS, FinishReason, finish_
 from orchestrator.llm.message import Request, Response
 from orchestrator.llm.port import LLM
 from orchestrator.providers import price_table
-from orchestrator.providers.answer_signal import CHAT, LIBRARY, MESSAGES, RESPONSES, AnswerSignals
+from orchestrator.providers.reading import CHAT, LIBRARY, MESSAGES, RESPONSES, AnswerSignals
 from orchestrator.runtime.service.runtime import Runtime
 from tests.providers import shapes_calls, shapes_stream
 from tests.providers.exchange import Failed

@@ -22,7 +22,7 @@ from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.recording import record_from
-from orchestrator.providers.replay_tool import ReplayTools
+from orchestrator.providers.replay import ReplayTools
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result

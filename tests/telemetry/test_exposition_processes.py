@@ -35,14 +35,14 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry import collector
 from orchestrator.telemetry.metrics import Metrics
 
-shared_gauge.PERIOD = 0.05
+collector.PERIOD = 0.05
 metrics = Metrics()
 metrics.declare(LLM_LOOP, tools=["search"], model="m")
 for number in range(int(sys.argv[1])):
     metrics.observe(RunStarted("llm_loop", str(number), 100.0))
     metrics.observe(RunCompleted("llm_loop", str(number), "terminate_success", "completed", "none", 102.0, 2.0, 5, 1))
 metrics.observe(RunStarted("llm_loop", "stays", 100.0, state="init"))
-[gauges] = shared_gauge._all
+[gauges] = collector._all
 write, written = gauges.write, threading.Event()
 gauges.write = lambda: (write(), written.set())
 assert written.wait(60)

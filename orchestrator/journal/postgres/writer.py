@@ -1,15 +1,15 @@
 """The one thread that writes to the server: queued appends together, other jobs one by one.
 
-Each statement that writes is one transaction. A process that freezes between two statements of a transaction keeps its locked rows from the next owner. With a
-single statement the server has all of it, or nothing.
+Each statement that writes is one transaction. A process that freezes between two statements of a transaction keeps
+its locked rows from the next owner. With a single statement the server has all of it, or nothing.
 
 If the connection is lost while the statement is in flight, its outcome is looked up. If a record with the right
 number and hash exists, the append landed. If the run has not moved, the append is sent again. Otherwise another owner
 holds the run. The hash chain makes this exact, even if the owner has changed since, or the lost statement landed
 late.
 
-Any other job may run twice with the same result. `sent` is set before a statement whose outcome may be lost with the connection: if it is set, the job first looks up
-the outcome.
+Any other job may run twice with the same result. `sent` is set before a statement whose outcome may be lost with the
+connection: if it is set, the job first looks up the outcome.
 
 It also sends the heartbeats, so that a busy event loop does not look like a dead process, and a frozen process does.
 """

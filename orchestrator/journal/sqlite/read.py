@@ -5,8 +5,8 @@ process that writes has that file already, and then it is used. If it can be nei
 writer: the journal is read as a file that does not change. If a log lies beside it, that would omit the records of
 the log; then an error is raised instead.
 
-A count of the runs that have not ended reads the row of every run. An index of those that have not ended would make each append write one page more, because
-an append sets the status.
+A count of the runs that have not ended reads the row of every run. An index of those that have not ended would make
+each append write one page more, because an append sets the status.
 """
 
 from __future__ import annotations

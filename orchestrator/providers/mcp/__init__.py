@@ -51,12 +51,23 @@ from urllib.parse import urlsplit
 from orchestrator.errors import ConfigError, MissingExtra, ResultUnreadable, RunError
 from orchestrator.llm.message import Message
 from orchestrator.providers.mcp.answer import (
+    LIST,
+    LIST_SCHEMA,
+    READ,
+    READ_SCHEMA,
     CallRefused,
     Content,
     Reader,
+    ServerPrompt,
     SessionLost,
     ToolFailed,
+    all_prompts,
+    check_arguments,
     content_of,
+    described_prompts,
+    list_resources,
+    prompt_messages,
+    read_resource,
 )
 from orchestrator.providers.mcp.offer import (
     NAME_CHARS,
@@ -67,31 +78,18 @@ from orchestrator.providers.mcp.offer import (
 )
 from orchestrator.providers.mcp.options import (
     McpOptions,
+    ServerEntry,
     Texts,
     message_limit,
     part_limit,
     plain,
     question_limit,
+    read_servers,
     sampling_rules,
     seconds,
 )
-from orchestrator.providers.mcp.resource import (
-    LIST,
-    LIST_SCHEMA,
-    READ,
-    READ_SCHEMA,
-    ServerPrompt,
-    all_prompts,
-    check_arguments,
-    described_prompts,
-    list_resources,
-    prompt_messages,
-    read_resource,
-)
-from orchestrator.providers.mcp.server_file import ServerEntry, read_servers
 from orchestrator.providers.mcp.session import SessionPool, Unreachable
-from orchestrator.providers.mcp.tool_call import ToolCaller
-from orchestrator.providers.mcp.tool_list import ToolList
+from orchestrator.providers.mcp.tool_call import ToolCaller, ToolList
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.tools.result import explain
 from orchestrator.tools.spec import Effect, ToolContext, ToolSpec

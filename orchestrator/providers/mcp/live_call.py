@@ -20,11 +20,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from orchestrator.providers.mcp.answer import Reader
-from orchestrator.providers.mcp.elicitation import BadElicitation, elicit_result, input_request
-from orchestrator.providers.mcp.sampling import (
+from orchestrator.providers.mcp.server_request import (
     TOO_MANY,
+    BadElicitation,
     BadSampling,
     SamplingRules,
+    elicit_result,
+    input_request,
     rejected,
     sampling_request,
 )

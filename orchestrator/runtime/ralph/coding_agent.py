@@ -24,7 +24,7 @@ from orchestrator.llm.usage import is_amount
 from orchestrator.machines.ralph.contract import OUTPUTS, Role
 from orchestrator.machines.ralph.fault import AgentFailed
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.providers.schema_prompt import instruction
+from orchestrator.providers.structured_output import instruction
 from orchestrator.runtime.ralph import prompt as ralph_prompt
 from orchestrator.runtime.ralph.coding_preset import (
     PERMISSIONS,

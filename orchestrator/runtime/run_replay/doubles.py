@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from orchestrator.errors import LLMError, OrchestratorError
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.model import LoopEvent
-from orchestrator.providers.replay_tool import recorded_tool
+from orchestrator.providers.replay import recorded_tool
 from orchestrator.runtime.run_replay.recording import Recording
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec

@@ -1,4 +1,4 @@
-"""A JSON schema for OpenAI's native structured output, and whether its strict mode accepts it.
+"""Ask for structured output: in the prompt, or by a JSON schema in OpenAI's native form.
 
 The schema is sent unchanged. Strict mode accepts only a part of JSON Schema, and refuses the whole request over the
 rest. So it is requested only if the schema keeps the documented rules. For another schema, the mode is guidance to
@@ -8,9 +8,41 @@ instead) was rejected: the model would produce another form than the host's type
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from orchestrator.llm.message import Message
+
+_WORDS = (
+    "Give your final answer as JSON that fits the JSON schema below: only the JSON, no text around it, no code "
+    "fence. Tools may be called before that as usual.\n\n{schema}"
+)
+
+
+def instruction(schema: Mapping[str, Any]) -> str:
+    """Return the instruction about the form of the final answer."""
+    return _WORDS.format(schema=json.dumps(schema, ensure_ascii=False))
+
+
+def instructed(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
+    """Return the messages with the instruction in the first system message, or in a new one.
+
+    In the first message, because templates of many open models accept a single system message, at the start. At the
+    start and not at the end, because the prefix that prompt caches compare then stays the same from turn to turn.
+    """
+    words = instruction(schema)
+    first = messages[0] if messages else None
+    if first is None or first.role not in ("system", "developer"):
+        return [Message("system", words), *messages]
+    if isinstance(first.content, list):
+        told = replace(first, content=[*first.content, {"type": "text", "text": words}])
+    else:
+        told = replace(first, content=f"{first.content}\n\n{words}" if first.content else words)
+    return [told, *messages[1:]]
+
 
 _KNOWN = frozenset(
     (
