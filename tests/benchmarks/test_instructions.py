@@ -13,7 +13,6 @@ pytestmark = pytest.mark.campaign
 if sys.version_info[:2] == (3, 11):  # the limits are those of this interpreter; CI has it as the oldest
 
     @pytest.mark.system("valgrind")
-    @pytest.mark.timeout(300)
     @pytest.mark.parametrize("contestant", LIMITS)
     def test_a_turn_takes_no_more_instructions_than_the_limit(contestant: str) -> None:
         assert count(contestant) <= LIMITS[contestant]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.system("chromium"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system("chromium")]
 PICTURES = ROOT / "orchestrator" / "console" / "pictures" if os.environ.get("CONSOLE_PICTURES") else None
 PAGES = {
     "runs": "/",

@@ -110,7 +110,6 @@ def finished_scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[Block, tu
     }
 
 
-@pytest.mark.timeout(360)  # the first one runs all of them
 @pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.place)
 def test_every_python_block_runs(block: Block, finished_scripts: dict[Block, tuple[int, str]]) -> None:
     code, errors = finished_scripts[block]

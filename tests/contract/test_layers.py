@@ -340,7 +340,6 @@ sys.exit(bool(failed))
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(400)
 def test_each_module_can_be_imported_first(campaign: Callable[[int, int], int]) -> None:
     names = [name for name in modules(ROOT) if not name.endswith("__main__")]
     rows = [[name for name in names if unit(name) in units] for units in reversed(ROWS)]

@@ -158,7 +158,6 @@ def test_the_versions_are_those_that_the_package_promises() -> None:
     assert PROJECT["requires-python"] == f">={VERSIONS[0]}"
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_wheel_runs_an_embedding(
     version: str,

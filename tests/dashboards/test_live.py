@@ -38,7 +38,6 @@ from tests.dashboards.telling import ENDS, PICTURES, Hosts, calls, tell
 pytestmark = [
     pytest.mark.campaign,
     pytest.mark.system("prometheus", "prometheus-alertmanager", "chromium"),
-    pytest.mark.timeout(600),
 ]
 
 NOT_SHOWN = {

@@ -69,7 +69,6 @@ FAULTS = """() => {
 
 @pytest.mark.campaign
 @pytest.mark.system("chromium")
-@pytest.mark.timeout(400)
 def test_nothing_is_cut_off_or_covered_and_every_text_can_be_read(tmp_path: Path) -> None:
     files = list(drawings(tmp_path))  # before the browser, whose event loop runs in this thread
     with chromium() as browser:

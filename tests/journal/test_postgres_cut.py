@@ -19,8 +19,6 @@ from orchestrator.testing.journal_contract import BODY, digest, ended, write
 from tests.journal.relay import Direction, Relay, relayed
 from tests.postgres import Cluster
 
-pytestmark = pytest.mark.timeout(600)  # servers and processes may start slowly
-
 COMMIT = 80
 """Bytes at the end of a request in which the server is told to execute and to commit, and some before."""
 

@@ -24,8 +24,6 @@ from orchestrator.testing.journal_contract import BODY, NOTE, write
 from tests.journal.relay import relayed
 from tests.journal.test_postgres_server import told
 
-pytestmark = pytest.mark.timeout(600)  # servers and processes may start slowly
-
 ROOT = Path(__file__).resolve().parents[2]
 TTL = 600.0
 """Seconds; more than a test takes."""

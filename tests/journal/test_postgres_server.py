@@ -19,8 +19,6 @@ from tests.journal.pooler import pooled
 from tests.journal.test_postgres_cut import quiet
 from tests.postgres import Cluster
 
-pytestmark = pytest.mark.timeout(600)  # servers and processes may start slowly
-
 
 def told(database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """Do something behind the journal's back."""

@@ -46,7 +46,6 @@ def opens_all(folder: Path, rounds: int, run: str, together: Barrier, failed: Qu
     failed.put("")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.campaign
 def test_processes_that_open_a_new_journal_at_once_all_get_it(
     tmp_path: Path, campaign: Callable[[int, int], int]

@@ -216,7 +216,6 @@ def reproduced(records: Sequence[ProviderRecord]) -> list[ProviderRecord]:
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 async def test_every_reproduced_conversation_ends_over_http_as_in_the_process(
     wire: Wire, absent: Callable[[str], NoReturn], campaign: Callable[[int, int], int]

@@ -10,7 +10,6 @@ import pytest
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(600)
 def test_the_reference_is_written_without_warnings_and_has_every_public_name(tmp_path: Path) -> None:
     from tests.reference.__main__ import NAMESPACES, main  # not above: pdoc is for this one test
 

@@ -62,7 +62,6 @@ async def broken_off(at: int, when: Any) -> RlmResult | None:
     return await rlm(inner).resume("r")
 
 
-@pytest.mark.timeout(600)  # each of a dozen workers may start slowly
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_journal_that_breaks_at_any_write_loses_nothing_that_was_durable(
     when: str, campaign: Callable[[int, int], int]

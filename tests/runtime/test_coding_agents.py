@@ -25,7 +25,7 @@ from tests.providers.loopback import SILENCE, Reply, json_reply
 from tests.providers.wire import Said
 from tests.runtime.coding_stage import PROGRAMS, coding_stage
 
-pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.campaign]
 every_program = pytest.mark.parametrize("name", PROGRAMS)
 DONE = json.dumps({"status": "completed"})
 QUALIFIED = json.dumps({"status": "completed", "verdict": "Qualified"})

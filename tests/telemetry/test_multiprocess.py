@@ -25,7 +25,7 @@ from orchestrator.ops.rule_file import yaml
 from tests.dashboards.monitoring import ROOT, Process, fetch, reachable, until
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.campaign, pytest.mark.system("prometheus"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.campaign, pytest.mark.system("prometheus")]
 
 APP = """
 import os

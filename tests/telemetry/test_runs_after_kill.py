@@ -21,8 +21,6 @@ from orchestrator.ops.rule_file import yaml
 from tests.dashboards.monitoring import ROOT, Process, fetch, reachable, text_of, until
 from tests.ports import free_port
 
-pytestmark = pytest.mark.timeout(300)
-
 HOST = """
 import asyncio, sys
 from pathlib import Path

@@ -18,8 +18,6 @@ from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.testing import ScriptedLLM
 from tests.types import checkers
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @dataclass
 class Bank:
