@@ -41,8 +41,13 @@ def test_a_typed_answer_is_read_or_its_fault_named() -> None:
     run = said("[1, 2]", loop_run(output=NUMBERS))
     assert (answer.read(run), run.ctx.output) == (None, [1, 2])
     assert "valid integer" in str(answer.read(said('["x"]', run)))
-    run.ctx.response = Response(refusal="no")
-    assert answer.read(run) == "the model refused: no"
+    for response, fault in {
+        Response(refusal="no"): "the model refused: no",
+        Response("[1", finish_reason="length"): answer.CUT,
+        Response("[1", finish_reason="content_filter"): answer.FILTERED,
+    }.items():
+        run.ctx.response = response
+        assert answer.read(run) == fault
 
 
 def test_while_wrapping_up_nothing_is_asked_again_and_free_text_is_no_value() -> None:

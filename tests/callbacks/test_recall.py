@@ -73,11 +73,13 @@ async def test_what_cannot_be_stored_degrades_the_run(what: str) -> None:
     ]
 
 
-async def test_zero_seconds_are_no_deadline() -> None:
+async def test_zero_seconds_are_no_deadline_for_the_last_exchange() -> None:
     memory = Notebook()
     run = answered(loop_run(memory=memory, limits=replace(OFF, memory_seconds=0.0)), text="done")
+    run.ctx.messages.insert(0, KNOWN[1])
+    run.ctx.base = 2
     await recall.store(run)
-    assert len(memory.stored) == 1
+    assert memory.stored == [("r", (USER, Message("assistant", "done")))]
 
 
 def test_memory_files_a_run_under_its_conversation_else_under_itself() -> None:

@@ -117,9 +117,10 @@ async def test_what_is_no_response_is_a_malformed_answer(nothing: object) -> Non
 def test_taking_an_answer_counts_it_and_clears_what_was_of_the_turn_before() -> None:
     run = loop_run()
     run.ctx.progress.warning, run.ctx.results = "You repeat yourself.", [None]
-    turn.take(run, Response("one", usage=Usage(10, 5)))
+    turn.take(run, Response("one", usage=Usage(10, 6)))
     turn.take(run, Response("two", usage=Usage(20, 5)))
     ctx = run.ctx
     assert ctx.messages == [USER, Message("assistant", "one"), Message("assistant", "two")]
-    assert (ctx.iteration, ctx.spent.usage, ctx.context.tokens) == (2, Usage(30, 10), 25)
+    assert (ctx.iteration, ctx.spent.usage, ctx.context.tokens) == (2, Usage(30, 11), 25)
+    assert ctx.spent.largest_answer == 6
     assert (ctx.progress.warning, ctx.results) == ("", [])

@@ -437,6 +437,9 @@ async def test_a_job_of_a_worker_of_procrastinate_without_a_heartbeat_is_queued_
         assert await living.reap(frozenset()) == 1
         await until(lambda: work.driven == {("r", 0): 1})
         assert await living.reap(frozenset()) == 0
+    assert isinstance(living, ProcrastinateDispatcher)
+    await living._driven("late", 0)
+    assert work.driven == {("r", 0): 1}, "a job that the library begins after the stop is left to a sweep"
 
 
 async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(database: str) -> None:

@@ -22,6 +22,7 @@ from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import WorkerLimits
+from orchestrator.engines.procrastinate import ProcrastinateDispatcher
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
@@ -324,6 +325,7 @@ from orchestrator.engines import drain, registration
 from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
+from orchestrator.engines.procrastinate import ProcrastinateDispatcher
 
 async def main():
     go, driven = asyncio.Event(), asyncio.Event()
@@ -369,13 +371,16 @@ async def test_what_dbos_may_not_do_is_said_in_a_sentence(
     database = postgres.database()
     with psycopg.connect(database, autocommit=True) as db:
         db.execute("CREATE ROLE weak LOGIN PASSWORD 'weak'")
-    one = DbosDispatcher(database.replace(f"{postgres.user}:{postgres.password}", "weak:weak"))
+    weak = database.replace(f"{postgres.user}:{postgres.password}", "weak:weak")
+    one = DbosDispatcher(weak)
 
     async def nothing(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
         raise AssertionError(run_id)
 
     with pytest.raises(StoreDown, match=r"DBOS could not start: .*permission denied for database"):
         await one.start(nothing, "w1", 1)
+    with pytest.raises(StoreDown, match=r"Procrastinate could not start: .*permission denied for database"):
+        await ProcrastinateDispatcher(weak).submit("r", 0)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -395,7 +400,8 @@ async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(
             ConfigError, match="1 died without stopping, their runs are resumed by another worker"
         ):
             roster.meant([dead], None)
-        assert roster.meant([living, dead], None) == roster.meant([living, dead], "all") == [living]
+        for name in (None, "all", living.name, living.run_id):
+            assert roster.meant([living, dead], name) == [living]
 
 
 def test_agents_that_no_worker_can_carry_are_refused() -> None:
