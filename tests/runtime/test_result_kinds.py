@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.console.run_page import RunSections
 from orchestrator.drawing.timeline.value import Kind as SpanKind
 from orchestrator.engines.served_agent import DurableAgent
-from orchestrator.errors import ResultUnreadable
+from orchestrator.errors import LLMError, ResultUnreadable
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
@@ -287,15 +287,20 @@ async def test_a_child_agent_whose_output_has_no_text_has_run(kind: Kind) -> Non
 
 
 @outputs
-async def test_an_agent_that_is_served_says_that_its_run_has_ended(kind: Kind) -> None:
-    served = DurableAgent(agent(["answer"], hooks=[Ending(kind)]), "dig", "Dig.")
-
+async def test_an_agent_that_is_served_says_that_its_run_has_ended_and_how(kind: Kind) -> None:
     async def progress(_: str) -> None: ...
 
-    answer = await served.wait(await served.start("go"), progress)
-    assert isinstance(answer, RunAnswer)
-    assert not answer.is_error
-    assert answer.data["outcome"] == "completed"
+    async def answer(script: list[Any]) -> RunAnswer:
+        served = DurableAgent(agent(script, hooks=[Ending(kind)]), "dig", "Dig.")
+        answer = await served.wait(await served.start("go"), progress)
+        assert isinstance(answer, RunAnswer)
+        return answer
+
+    completed, failed = await answer(["answer"]), await answer([LLMError("no such key", kind="auth")])
+    assert not completed.is_error
+    assert completed.data["outcome"] == "completed"
+    assert failed.is_error
+    assert failed.text == "the run ended as failed (llm_error, auth): no such key"
 
 
 # ---- hooks ----
