@@ -66,16 +66,20 @@ class Recorder:
             (self._folder / f"{name.replace('/', '.')}.json").write_text(json.dumps(body))
 
     def _lines(self) -> dict[str, set[tuple[str, str]]]:
-        """Return test -> (source file, name of a line) for each line that it executed."""
+        """Return test -> (source file, name of a line) for each line that it executed.
+
+        A test may compile a longer text under the name of a file; the lines that the file does not have are left out.
+        """
         data = self._coverage.get_data()
         found: dict[str, set[tuple[str, str]]] = {test: set() for test in self._seconds}
         for measured in data.measured_files():
             path = Path(measured)
             names = line_names(path)
             short = path.relative_to(self._root).as_posix()
-            for line, tests in data.contexts_by_lineno(measured).items():
-                for test in filter(None, tests):
-                    found[test].add((short, names[line - 1]))
+            executed = data.contexts_by_lineno(measured)
+            for line, name in enumerate(names, 1):
+                for test in filter(None, executed.get(line, ())):
+                    found[test].add((short, name))
         return found
 
 

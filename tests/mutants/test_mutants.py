@@ -58,11 +58,14 @@ def test_it_counts_down():
 def test_that_fails_in_any_case():
     assert total([], 0) == 1
 """
-CODES = """
+CODES = r"""
 import shop.price
 
 def test_codes_stay_as_they_are():
     assert {value for value in vars(shop.price).values() if type(value) is str} >= {"euro"}
+
+def test_a_longer_text_of_the_same_file_is_executed():
+    exec(compile("\n" * 99 + "longer = True", shop.price.__file__, "exec"))
 """
 KILLED = "sum(known) - discount -> (sum(known) + discount)"
 SURVIVOR = "discount < 0 -> (discount <= 0)"
