@@ -1,6 +1,6 @@
 """Drives runs through a machine: one event at a time, hooks in the order of looplab, one failure path.
 
-`MachineTransition.execute` defines the order of hooks. The `enter_` hook does the work of its state and returns the
+`TransitionExecutor.execute` defines the order of hooks. The `enter_` hook does the work of its state and returns the
 event that leaves it. The driver fires it in its own loop, so the stack does not grow with the length of a run.
 """
 

@@ -31,10 +31,7 @@ from orchestrator_guards.verdict import Verdict
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.machine import Machine
-    from orchestrator.kernel.record import Transition as Fact
     from orchestrator.kernel.run import Run
-    from orchestrator.kernel.transition_executor import TransitionExecutor
-    from orchestrator.kernel.writer import Late
 
 
 class CallbackList(list[Any]):
@@ -277,65 +274,13 @@ class MachineTransition(Watched, core.Transition):
     def execute(  # type: ignore[override]  # the run is our event data, and the caller awaits it
         self, run: Run[Any, Any], step: CompiledTransition, began: float
     ) -> Coroutine[Any, Any, bool]:
-        """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
+        """Return the execution of this transition, whose conditions hold: `TransitionExecutor.execute`.
 
-        The conditions have been evaluated. All work without waiting is done when this returns; the caller awaits the
-        rest at once. The awaitable returns False if the run was stopped before the state changed. Raises the errors
-        of hooks and of the journal. `began` is the time of the trigger, in monotonic seconds.
+        `began` is the time of the trigger, in monotonic seconds.
         """
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
-        if step.ahead:
-            return executor.veto_and_commit(run, step, began)
-        return self.commit(executor, run, step, executor.now() if step.prepare else began, began)
-
-    def commit(
-        self,
-        executor: TransitionExecutor,
-        run: Run[Any, Any],
-        step: CompiledTransition,
-        now: float,
-        began: float,
-    ) -> Coroutine[Any, Any, bool]:
-        """Write the record, set the state and publish the fact.
-
-        Return the hooks behind that, which the caller awaits.
-        """
-        fact = executor.draft(run, step, now)
-        writing = None if fact is None else executor.journal(run, step)
-        if writing is not None:
-            return self._commit_later(executor, run, step, fact, now, began, writing)
-        self._change_state(run)
-        return executor.complete(run, step, fact, now, began)
-
-    async def _commit_later(  # noqa: PLR0917 - the parts of one transition
-        self,
-        executor: TransitionExecutor,
-        run: Run[Any, Any],
-        step: CompiledTransition,
-        fact: Fact | None,
-        now: float,
-        began: float,
-        writing: Late,
-    ) -> bool:
-        """Commit once the record is durable. A cancellation that came meanwhile is raised before any further hook."""
-        late = await writing
-        self._change_state(run)
-        hooks = executor.complete(run, step, fact, now, began)
-        if late is not None:
-            hooks.close()
-            raise late
-        return await hooks
-
-    def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
-        """Set the cursor of the run to the destination. Raises MachineError if a hook has changed the state."""
-        cursor = run.cursor
-        step = cursor.step
-        assert step is not None  # noqa: S101 - Event.trigger chose it
-        _, source, dest = step.names  # of the compiled table, which a block `changing` leaves as it is
-        if cursor.state != source:
-            raise core.MachineError(f"a hook moved the run from state {source!r} to {cursor.state!r}")
-        cursor.state = dest
+        return executor.execute(run, step, began)
 
 
 class MachineEvent(core.Event):
@@ -365,7 +310,6 @@ class MachineEvent(core.Event):
     ) -> Coroutine[Any, Any, bool]:
         """Choose the first transition whose conditions hold, and return its execution, which the caller awaits at once.
 
-        If nothing has to wait, the transition is committed already; awaiting the execution runs the hooks behind it.
         Raises InvalidEvent if no transition leaves the present state, Refused if no condition holds, RunError if no
         driver has the run.
         """

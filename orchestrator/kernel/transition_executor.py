@@ -7,15 +7,16 @@ from collections.abc import Coroutine, Sequence
 from enum import StrEnum
 from typing import Any, NoReturn
 
+from transitions import MachineError
+
 from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
-from orchestrator.kernel.clock import Clock, micros
+from orchestrator.kernel.clock import WHOLE, Clock
 from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
-from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
+from orchestrator.kernel.record import Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.run_parts import Control
 from orchestrator.kernel.table import CompiledTransition
 from orchestrator.kernel.writer import Late, Writer
 from orchestrator_guards.evaluation import foreign_row, row_of
@@ -23,10 +24,10 @@ from orchestrator_guards.verdict import GUARD_NAMES, Verdict
 
 
 class TransitionExecutor:
-    """Evaluates and counts guards, runs hooks, and calls journal and observers for a transition.
+    """Carries out transitions: `choose` evaluates the guards, and `execute` is the algorithm behind them.
 
-    `Transition.execute` calls these methods in order. At each await the run can be continued from its present
-    position. While `run.control.halted` is set, no further hook starts.
+    At each await the run can be continued from its present position. While `run.control.halted` is set, no further
+    hook starts.
     """
 
     def __init__(self, report: Reporter, writer: Writer | None, clock: Clock) -> None:
@@ -158,12 +159,94 @@ class TransitionExecutor:
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
-    async def veto_and_commit(self, run: Run[Any, Any], step: CompiledTransition, began: float) -> bool:
-        """Run the hooks that can veto, then commit; on a failure edge their errors are only published.
+    async def execute(  # noqa: C901, PLR0912 - the algorithm of a transition, in one place and in its order
+        self, run: Run[Any, Any], step: CompiledTransition, began: float
+    ) -> bool:
+        """Carry out a transition whose conditions hold: hooks that can veto, record, state, observers, other hooks.
 
-        Returns False if halted. The time of the hooks does not count for the kernel.
+        Args:
+            run: The run. Its cursor has this step.
+            step: The transition.
+            began: When the event was triggered, in monotonic seconds.
+
+        Returns:
+            False if the run was stopped before its state changed.
+
+        Raises:
+            MachineError: A hook has changed the state.
+            Exception: The errors of hooks and of the journal, and a cancellation that came while the record was
+                written: it is raised before any further hook.
         """
-        asked = self.now()
+        cursor, control, writes = run.cursor, run.control, run.writes
+        _, source, dest = step.names
+
+        # before_<event>, before_event, leave_<source>, leave_state: their time does not count for the kernel
+        now = self.now() if step.prepare else began
+        if step.ahead:
+            asked = self.now()
+            if not await self._let_veto(run, step):
+                return False
+            now = self.now()
+            began += now - asked
+
+        # The record. A run that lost its journal can only fail, in memory, and no observer learns of the move.
+        fact: Transition | None = None
+        late: asyncio.CancelledError | None = None
+        if self._mute:
+            cursor.seq += 1
+        elif not control.detached:
+            cursor.seq += 1
+            fact = self._report.transition(run, step, now)
+            writes.unpublished.append(fact)
+            if self._writer is not None:
+                self._draft(run, step, fact, now)
+                if step.folded and control.folds:
+                    writes.has_transition = True  # written with the next one
+                else:
+                    asked = self.now()
+                    self._writer.context(run)
+                    writing = self._write(self._writer, run, step)
+                    writes.seconds += self.now() - asked
+                    if writing is not None:
+                        late = await writing
+        elif not step.failing:
+            raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
+
+        # The state: from here on the transition is committed.
+        if cursor.state != source:
+            raise MachineError(f"a hook moved the run from state {source!r} to {cursor.state!r}")
+        cursor.state, cursor.committed = dest, True
+        cursor.pending_event = writes.note = None
+        if not step.internal:
+            cursor.entered_at, cursor.entry_pending = now, True
+            if control.overdue is not None:
+                if (
+                    control.interruption is control.overdue
+                ):  # the limit of the state that was left passed too late
+                    control.interruption = (
+                        None  # still halted, so the driver looks, sees nothing, and goes on
+                    )
+                control.overdue = None
+            if control.alarm is not None:
+                control.alarm.set(_earlier(control.expires_at, now, step.seconds))
+
+        # Observers. They hear of a folded transition when its record is written.
+        if fact is not None:
+            fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]  # no observer has it yet
+        if not writes.has_transition:
+            self._report.send(run)
+        if late is not None:
+            raise late
+
+        # enter_<dest>, enter_state, after_<event>, after_event
+        if control.halted:
+            return True
+        return await (
+            self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
+        )
+
+    async def _let_veto(self, run: Run[Any, Any], step: CompiledTransition) -> bool:
+        """Run the hooks that can veto; on a failure edge their errors are only published. Returns False if halted."""
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
@@ -178,8 +261,7 @@ class TransitionExecutor:
                 self._report.failed(run, step.event, error)
             if run.control.halted:
                 return False
-        now = self.now()
-        return await step.transition.commit(self, run, step, now, began + now - asked)
+        return True
 
     def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
         """Return True if every condition of a transition holds, else the answer of the first that does not."""
@@ -217,56 +299,40 @@ class TransitionExecutor:
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    def draft(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition | None:
-        """Draft the record of a step, and hold its fact back until the record is written.
-
-        Returns None if the journal is lost, or if there is neither a journal nor an observer.
-        """
+    def _draft(self, run: Run[Any, Any], step: CompiledTransition, fact: Transition, now: float) -> None:
+        """Draft the record of a step, with all that was noted for it."""
         cursor, writes = run.cursor, run.writes
-        if self._mute:
-            cursor.seq += 1
-            return None
-        if run.control.detached:  # the move is made in memory and told as a failure only
-            if not step.failing:
-                raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
-            return None
-        cursor.seq += 1
-        fact = self._report.transition(run, step, now)
-        writes.unpublished.append(fact)
-        if self.journals:
-            body = _body(fact, now - (cursor.started_at or 0.0), cursor.failure if step.failing else None)
-            if writes.guards is not None:
-                body["guards"] = writes.guards
-                writes.guards = writes.decided = None
-            if writes.attempts is not None:
-                body["attempts"], writes.attempts = writes.attempts, None
-            if writes.table_members is not None:
-                body |= writes.table_members
-                writes.table_members = None
-            writes.drafts.append(
-                draft("transition", body if writes.note is None else _annotated(body, writes.note))
-            )
-            writes.seconds = 0.0
-        return fact
-
-    def journal(self, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Make a step durable with the changes of the context; a folded step is written with the next one.
-
-        Returns as `Writer.write` does.
-        """
-        if self._writer is None:
-            return None
-        if step.folded and run.control.folds:
-            run.writes.has_transition = True
-            return None
-        asked = self.now()
-        self._writer.context(run)
-        writing = self._write(self._writer, run, step)
-        run.writes.seconds += self.now() - asked
-        return writing
+        elapsed = now - (cursor.started_at or 0.0)
+        body: dict[str, Any] = {
+            "seq": fact.seq,
+            "event": fact.event,
+            "source": fact.source,
+            "dest": fact.dest,
+            "at": fact.at,
+            "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`
+        }
+        if fact.internal:
+            body["internal"] = True
+        if step.failing and cursor.failure is not None:
+            body["error"] = error_body(cursor.failure)
+        if writes.guards is not None:
+            body["guards"] = writes.guards
+            writes.guards = writes.decided = None
+        if writes.attempts is not None:
+            body["attempts"], writes.attempts = writes.attempts, None
+        if writes.table_members is not None:
+            body |= writes.table_members
+            writes.table_members = None
+        if (note := writes.note) is not None:
+            members = {"tokens": note.tokens, "reason": note.reason}
+            body |= {name: value for name, value in members.items() if value}
+            if note.seconds is not None:
+                body["dwell"] = note.seconds
+        writes.drafts.append(draft("transition", body))
+        writes.seconds = 0.0
 
     def _write(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Write the folded records. A broken journal cannot prevent that a failed run fails."""
+        """Write the drafts. A broken journal cannot prevent that a failed run fails. Returns as `Writer.write` does."""
         try:
             writing = writer.write(run)
         except Exception as error:  # noqa: BLE001 - raised again where the run may not go on
@@ -290,38 +356,6 @@ class TransitionExecutor:
         if not step.failing or isinstance(error, Fenced):
             raise error
         self._report.failed(run, step.event, error)
-
-    def complete(
-        self, run: Run[Any, Any], step: CompiledTransition, fact: Transition | None, now: float, began: float
-    ) -> Coroutine[Any, Any, bool]:
-        """Complete a transition whose state is set and whose record is durable or folded. The caller awaits the hooks.
-
-        Updates the times of the run, adds the kernel's own seconds since `began` to the fact, which no observer has
-        yet, and publishes the waiting facts.
-        """
-        cursor, control, writes = run.cursor, run.control, run.writes
-        cursor.committed = True
-        cursor.pending_event = writes.note = None
-        if not step.internal:
-            cursor.entered_at = now
-            cursor.entry_pending = True
-            if control.overdue is not None:
-                self._left(control)
-            if control.alarm is not None:
-                control.alarm.set(_earlier(control.expires_at, now, step.seconds))
-        if fact is not None:
-            fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]
-        if not writes.has_transition:
-            self._report.send(run)
-        if control.halted:
-            return self._callbacks(run, ())
-        return self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
-
-    def _left(self, control: Control) -> None:
-        """Remove the time limit of the state that was left, and its interruption if that came too late."""
-        if control.interruption is control.overdue:
-            control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
-        control.overdue = None
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
         """Note that a hook itself chose the failure event: a failed run has an error that says where."""
@@ -361,25 +395,3 @@ def _refuse_event(name: str, hook: Hook, answer: object) -> NoReturn:
     """Raise RunError: a hook that is not an enter hook returned an event, which nothing would fire."""
     text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
     raise RunError(f"{text}: return None, or return the event from the enter_ hook of the state")
-
-
-def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:
-    body = {
-        "seq": fact.seq,
-        "event": fact.event,
-        "source": fact.source,
-        "dest": fact.dest,
-        "at": fact.at,
-        "t": micros(elapsed),
-    }
-    if fact.internal:
-        body["internal"] = True
-    if failure is not None:
-        body["error"] = error_body(failure)
-    return body
-
-
-def _annotated(body: dict[str, Any], note: TransitionNote) -> dict[str, Any]:
-    said = {"tokens": note.tokens, "reason": note.reason}
-    body |= {name: value for name, value in said.items() if value}
-    return body if note.seconds is None else body | {"dwell": note.seconds}
