@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Batch": "exposition",
-    "BoundedWriter": "sink",
+    "BoundedWriter": "line",
     "History": "history",
     "Metrics": "metrics",
     "ParkNotice": "notice",

@@ -38,7 +38,7 @@ _HOME = {
     "GuardImpure": "testing.purity",
     "MemoryJournal": "journal.memory",
     "ReplayLLM": "providers.replay",
-    "ReplayTools": "providers.replay_tool",
+    "ReplayTools": "providers.replay",
     "ScriptedLLM": "providers.scripted",
     "assert_replays": "testing.replay",
     "check_guard": "testing.purity",
