@@ -20,10 +20,10 @@ from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.cli.evaluation_option import EvalOptions
 from orchestrator.cli.exit import EPILOG
-from orchestrator.cli.mcp_group import group as mcp
-from orchestrator.cli.metrics_group import group as metrics
-from orchestrator.cli.operate_group import group as operate
-from orchestrator.cli.ops_group import group as ops
+from orchestrator.cli.mcp import group as mcp
+from orchestrator.cli.metrics import group as metrics
+from orchestrator.cli.operate import group as operate
+from orchestrator.cli.ops import group as ops
 from orchestrator.cli.output import say
 from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.ralph_group import group as ralph

@@ -1,85 +1,194 @@
-"""`orchestrator operate`: operator commands to engines in other processes, sent through their journal; their state."""
+"""`orchestrator operate`: operator commands to engines in other processes, sent through their journal; their state.
+
+What the commands need is imported when they run, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.actor import actor_name, known_actor
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.phrase import many, roughly, table
-from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.engines.engine_directory import ANSWERS_WITHIN, EngineInfo, ask, engines, meant
-from orchestrator.engines.operator_command import OperatorCommand
-from orchestrator.engines.registration import STATUS
-from orchestrator.journal.address import Address
+from orchestrator.cli.spread import spread
+
+if TYPE_CHECKING:
+    from orchestrator.cli.runs.store import OpenStore
+    from orchestrator.engines.engine_directory import EngineInfo
 
 Body = Mapping[str, Any]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperateOptions:
-    """The command line of an operator command."""
-
-    kind: str
-    about: dict[str, Any] = field(default_factory=dict)
-    engine: str | None = None
-    by: str | None = None
-    why: str | None = None
-    json: bool = False
-    journal: Address | None = None
+group = typer.Typer(help="Send operator commands to live engines.", rich_markup_mode=None)
 
 
-def send_command(options: OperateOptions) -> int:
+@group.callback()
+def operate_group() -> None:
+    """Send operator commands to live engines, and show their state.
+
+    A command is recorded, with its actor and reason, in the run that represents the engine, and applies until it is
+    revoked or the engine stops. The exit code is 1 when an engine refuses or does not answer.
+    """
+
+
+@group.command("stop-admitting")
+@spread
+def stop_admitting(options: given.OperatorOptions) -> int:
+    """Refuse new runs; queued and live runs continue."""
+    return _send("stop_admitting", options)
+
+
+@group.command("start-admitting")
+@spread
+def start_admitting(options: given.OperatorOptions) -> int:
+    """Admit runs again."""
+    return _send("start_admitting", options)
+
+
+@group.command()
+@spread
+def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> int:
+    """Stop the engine.
+
+    Runs get some time to end; the others are parked in the journal.
+    """
+    return _send("drain", options, grace=grace)
+
+
+@group.command("cancel-all")
+@spread
+def cancel_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+    """Cancel the live and queued runs of a graph, or all."""
+    return _send("cancel_all", options, graph=graph)
+
+
+@group.command("pause-all")
+@spread
+def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+    """Pause the live runs of a graph, or all.
+
+    Runs that start later are not paused.
+    """
+    return _send("pause_all", options, graph=graph)
+
+
+@group.command("resume-all")
+@spread
+def resume_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+    """Resume the paused runs of a graph, or all."""
+    return _send("resume_all", options, graph=graph)
+
+
+@group.command("disable-tool")
+@spread
+def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Deny the calls of a tool, with the reason.
+
+    Calls that run already end normally.
+    """
+    return _send("disable_tool", options, tool=name)
+
+
+@group.command("enable-tool")
+@spread
+def enable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Enable a tool again."""
+    return _send("enable_tool", options, tool=name)
+
+
+@group.command("block-model")
+@spread
+def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Send no more requests to a model.
+
+    Its runs wait, without a slot, before their next request.
+    """
+    return _send("block_model", options, model=name)
+
+
+@group.command("unblock-model")
+@spread
+def unblock_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Send requests to a model again; waiting runs continue."""
+    return _send("unblock_model", options, model=name)
+
+
+@group.command()
+@spread
+def slots(number: given.Slots, *, options: given.OperatorOptions) -> int:
+    """Change how many runs may be live at once.
+
+    A smaller number takes effect as runs end.
+    """
+    return _send("slots", options, slots=number)
+
+
+@group.command()
+@spread
+def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
+    """Show the engines: slots, queue, commands, live runs.
+
+    Engines that died are included. --json prints one object a line.
+    """
+    from dataclasses import asdict
+
+    from orchestrator.cli.actor import actor_name
+    from orchestrator.cli.runs.store import at_journal
+    from orchestrator.engines.engine_directory import ask, engines, meant
+    from orchestrator.engines.registration import STATUS
+
+    async def work(store: OpenStore) -> bool:
+        known = await engines(store.journal)
+        chosen = [each for each in known if engine in (None, "all", each.name, each.run_id)]
+        if not chosen:
+            meant(known, engine)  # its error names the alternative
+        answers = [
+            await ask(store.journal, each, STATUS, {}, actor_name(None)) if each.alive else None
+            for each in chosen
+        ]
+        for each, answer in zip(chosen, answers, strict=True):
+            if at.json:
+                say_json({**asdict(each), "alive": each.alive, "status": answer})
+            else:
+                _print(each, answer)
+        return all(answer is not None for each, answer in zip(chosen, answers, strict=True) if each.alive)
+
+    return Exit.COMPLETED if at_journal(at.journal, work) else Exit.FAILED
+
+
+def _send(kind: str, options: given.OperatorOptions, **about: Any) -> int:
     """Send an operator command to each named engine and print the answers; 1 if one refused or did not answer."""
+    from orchestrator.cli.actor import known_actor
+    from orchestrator.cli.runs.store import at_journal
+    from orchestrator.engines.engine_directory import ask, engines, meant
+    from orchestrator.engines.operator_command import OperatorCommand
+
     by = known_actor(options.by, "orders")
-    body = {name: value for name, value in options.about.items() if value is not None}
-    OperatorCommand.of(options.kind, by, body)  # an invalid command is reported here, and nothing is posted
+    body = {name: value for name, value in about.items() if value is not None}
+    OperatorCommand.of(kind, by, body)  # an invalid command is reported here, and nothing is posted
     body |= {"why": options.why} if options.why else {}
 
     async def work(store: OpenStore) -> bool:
         well = True
         for engine in meant(await engines(store.journal), options.engine):
-            answer = await ask(store.journal, engine, options.kind, body, by)
+            answer = await ask(store.journal, engine, kind, body, by)
             well &= answer is not None and not answer.get("refused")
-            _print_command(store, options, engine, answer)
+            if options.json:
+                say_json({"engine": engine.name, "run_id": engine.run_id, "answer": answer})
+            else:
+                _print_command(store, kind, engine, answer)
         return well
 
     return Exit.COMPLETED if at_journal(options.journal, work) else Exit.FAILED
 
 
-def show_status(engine: str | None, *, json: bool, journal: Address | None) -> int:
-    """Print the state that the engines report; return 1 if a live one does not answer."""
+def _print_command(store: OpenStore, kind: str, engine: EngineInfo, answer: Body | None) -> None:
+    from orchestrator.engines.engine_directory import ANSWERS_WITHIN
 
-    async def work(store: OpenStore) -> bool:
-        found = await engines(store.journal)
-        chosen = [one for one in found if engine in (None, "all", one.name, one.run_id)]
-        if not chosen:
-            meant(found, engine)  # its error names the alternative
-        answers = [
-            await ask(store.journal, one, STATUS, {}, actor_name(None)) if one.alive else None
-            for one in chosen
-        ]
-        for one, answer in zip(chosen, answers, strict=True):
-            if json:
-                say_json({**asdict(one), "alive": one.alive, "status": answer})
-            else:
-                _print(one, answer)
-        return all(answer is not None for one, answer in zip(chosen, answers, strict=True) if one.alive)
-
-    return Exit.COMPLETED if at_journal(journal, work) else Exit.FAILED
-
-
-def _print_command(
-    store: OpenStore, options: OperateOptions, engine: EngineInfo, answer: Body | None
-) -> None:
-    if options.json:
-        say_json({"engine": engine.name, "run_id": engine.run_id, "answer": answer})
-        return
-    what = options.kind.replace("_", "-")
+    what = kind.replace("_", "-")
     name = f"{shown(engine.name)} ({engine.run_id})"
     if answer is None:
         say(f"{name} has not answered within {ANSWERS_WITHIN:g} s; {what} stays posted")
@@ -91,6 +200,9 @@ def _print_command(
 
 
 def _print(engine: EngineInfo, answer: Body | None) -> None:
+    from orchestrator.cli.runs.phrase import roughly
+    from orchestrator.engines.engine_directory import ANSWERS_WITHIN
+
     where = f"{engine.about.get('host')}, process {engine.about.get('pid')}"
     say(
         f"{shown(engine.name)} ({engine.run_id}) on {shown(where)}, for {roughly(time.time() - engine.began)}"
@@ -104,6 +216,8 @@ def _print(engine: EngineInfo, answer: Body | None) -> None:
 
 
 def _print_status(answer: Body) -> None:
+    from orchestrator.cli.runs.phrase import many, table
+
     admitting = "admits runs" if answer["admitting"] else "admits no runs"
     if closed := answer.get("closed"):
         admitting += f" ({shown(_reason(closed), 300)})"

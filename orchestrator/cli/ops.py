@@ -1,22 +1,24 @@
-"""`orchestrator ops`: dashboards, rules and runbooks as files, and the dashboards as a page."""
+"""`orchestrator ops`: dashboards, rules and runbooks as files, and the dashboards as a page.
+
+What the commands need is imported when they run, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say
-from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.shipped import SHIPPED, named
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.graph import Graph
-from orchestrator.ops.pack import dashboards, pack, write
-from orchestrator.ops.render import Prometheus, TimeWindow, page
-from orchestrator.ops.rule import Profile
-from orchestrator.telemetry.catalogue import table
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.graph import Graph
+    from orchestrator.ops.rule import Profile
 
 METRICS = """# Every metric
 
@@ -28,11 +30,107 @@ source: facts of runs, a reading at each scrape, `orchestrator metrics serve`, o
 MOST_POINTS = 200
 """Most points of a line on the page."""
 
+group = typer.Typer(help="Dashboards, alerts and runbooks for graphs.", rich_markup_mode=None)
+
+_Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder to write to; its other files remain.")
+]
+_Graphs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--graph",
+        metavar="MODULE:ATTR",
+        help="A graph of yours, or a shipped one; repeatable. Default: shipped ones.",
+    ),
+]
+_Kubernetes = Annotated[
+    bool,
+    typer.Option("--kubernetes", help="Also as PodMonitor, PrometheusRule and ConfigMap of the dashboards."),
+]
+_Runbooks = Annotated[
+    str, typer.Option(metavar="URL", help="Address of the runbooks in alerts; /NAME.md is added.")
+]
+_Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", metavar="NAME=VALUE", help="Label of every alert, for routing: team=agents; repeatable."
+    ),
+]
+_Server = Annotated[str, typer.Argument(metavar="URL", help="Of a Prometheus, e.g. http://127.0.0.1:9090.")]
+_Page = Annotated[Path, typer.Argument(metavar="FILE", help="The HTML page; a former one is replaced.")]
+_Minutes = Annotated[float, typer.Option(metavar="N", help="How far back to look.")]
+_Machine = Annotated[str, typer.Option(metavar="REGEX", help="Only these machines.")]
+_Agent = Annotated[str, typer.Option(metavar="REGEX", help="Only these agents.")]
+_Rate = Annotated[
+    str, typer.Option(metavar="DURATION", help="Over how long rates are taken: 4 scrapes at least.")
+]
+
+
+@group.callback()
+def ops_group() -> None:
+    """Write dashboards, rules, alerts with tests and runbooks for graphs; draw the dashboards without Grafana."""
+
+
+@group.command()
+def export(
+    folder: _Folder,
+    *,
+    graph: _Graphs = None,
+    kubernetes: _Kubernetes = False,
+    runbooks: _Runbooks = "runbooks",
+    label: _Labels = None,
+) -> None:
+    """Write dashboards, Prometheus rules and tests, and runbooks.
+
+    An Alertmanager example and a console page are included.
+    """
+    raise typer.Exit(
+        export_pack(
+            folder, tuple(graph or ()), kubernetes=kubernetes, runbooks=runbooks, labels=tuple(label or ())
+        )
+    )
+
+
+@group.command()
+def render(
+    server: _Server,
+    file: _Page,
+    *,
+    graph: _Graphs = None,
+    minutes: _Minutes = 60,
+    machine: _Machine = ".*",
+    agent: _Agent = ".*",
+    rate: _Rate = "5m",
+) -> None:
+    """Draw every panel from a live Prometheus on one HTML page."""
+    import time
+
+    from orchestrator.ops.pack import dashboards
+    from orchestrator.ops.render import Prometheus, TimeWindow, page
+
+    if minutes <= 0:
+        raise ConfigError(f"--minutes is {minutes:g}; it says how far back to look and is more than 0")
+    seconds = minutes * 60
+    window = TimeWindow(
+        end=time.time(),
+        seconds=seconds,
+        step=max(1, seconds / MOST_POINTS),
+        variables={"job": ".*", "instance": ".*", "machine": machine, "agent": agent},
+        rate=rate,
+    )
+    file.write_text(page(dashboards(_graphs(graph or ())), Prometheus(server), window), encoding="utf-8")
+    say(f"{file}")
+    raise typer.Exit(Exit.COMPLETED)
+
 
 def export_pack(
     folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str, labels: Sequence[str] = ()
 ) -> int:
     """Write the pack for these graphs and print the changed files."""
+    from orchestrator.cli.runs.phrase import many
+    from orchestrator.ops.pack import write
+    from orchestrator.ops.rule import Profile
+
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
     profile = Profile(runbooks=runbooks.rstrip("/"), labels=routing_labels(labels))
@@ -46,36 +144,22 @@ def export_pack(
 
 def whole(graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False) -> dict[str, str]:
     """Return path -> text of every file: the pack, and the table of its metrics."""
+    from orchestrator.ops.pack import pack
+    from orchestrator.telemetry.catalogue import table
+
     return {**pack(graphs, profile=profile, kubernetes=kubernetes), "metrics.md": METRICS + table()}
 
 
-def render_page(
-    server: str, file: Path, graphs: Sequence[str], *, minutes: float, machine: str, agent: str, rate: str
-) -> int:
-    """Draw the dashboards from a live Prometheus into one file."""
-    if minutes <= 0:
-        raise ConfigError(f"--minutes is {minutes:g}; it says how far back to look and is more than 0")
-    seconds = minutes * 60
-    window = TimeWindow(
-        end=time.time(),
-        seconds=seconds,
-        step=max(1, seconds / MOST_POINTS),
-        variables={"job": ".*", "instance": ".*", "machine": machine, "agent": agent},
-        rate=rate,
-    )
-    file.write_text(page(dashboards(_graphs(graphs)), Prometheus(server), window), encoding="utf-8")
-    say(f"{file}")
-    return Exit.COMPLETED
-
-
 def _graphs(names: Sequence[str]) -> list[Graph]:
-    found = [named(name) for name in names] if names else list(SHIPPED.values())
-    doubles = {graph.name for graph in found if sum(other.name == graph.name for other in found) > 1}
+    from orchestrator.cli.shipped import SHIPPED, named
+
+    graphs = [named(name) for name in names] if names else list(SHIPPED.values())
+    doubles = {graph.name for graph in graphs if sum(other.name == graph.name for other in graphs) > 1}
     if doubles:
         raise ConfigError(
             f"two graphs are called {', '.join(sorted(doubles))}; metrics tell graphs apart by name"
         )
-    return found
+    return graphs
 
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -211,8 +210,7 @@ def test_orders_that_cannot_be_carried_out_are_one_sentence(
     assert len(operate("status", "--json").out.splitlines()) == 2
     frozen = two.process
     frozen.send_signal(signal.SIGSTOP)
-    for module in (roster, import_module("orchestrator.cli.operate")):
-        monkeypatch.setattr(module, "ANSWERS_WITHIN", 0.5)
+    monkeypatch.setattr(roster, "ANSWERS_WITHIN", 0.5)
     said = operate("start-admitting", "--engine", "two", "--by", "ann")
     assert said.code == 1
     assert "has not answered within 0.5 s; start-admitting stays posted" in said.out

@@ -1,1 +1,0 @@
-"""`orchestrator mcp`: agents as tools of an MCP server."""
