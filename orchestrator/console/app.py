@@ -94,23 +94,17 @@ class Shield:
             return 400, "this console does not answer to this host name; name it with --allow-host"
         if method in {"GET", "HEAD"}:
             return None
-        return _fault_of_form(method, headers, host)
-
-
-def _fault_of_form(method: str, headers: Headers, host: str) -> tuple[int, str] | None:
-    if method != "POST":
-        return 405, "only GET, HEAD and POST are answered"
-    if not _same_site(headers, host):
-        return 403, "the request comes from another site"
-    return None
-
-
-def _same_site(headers: Headers, host: str) -> bool:
-    """Return whether a browser says that a page of ours sent the request; other clients send neither header."""
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return False
-    return headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+        if method != "POST":
+            return 405, "only GET, HEAD and POST are answered"
+        # Whether a browser says that a page of ours sent the request; other clients send neither header.
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            same_site = False
+        else:
+            same_site = headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+        if not same_site:
+            return 403, "the request comes from another site"
+        return None
 
 
 def _with_headers(send: Send, *, is_static: bool) -> Send:
@@ -231,7 +225,9 @@ def _routes(console: Console) -> list[Route | Mount]:
 
 def _reader(console: Console, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def read(request: Request) -> Response:
-        _begin(request)
+        # Give the browser a session if it has none.
+        if not session_of(request):
+            request.state.session = secrets.token_urlsafe(32)
         actor = console.access.actor(request)
         if actor is None:
             return _refused(console, request)
@@ -262,12 +258,6 @@ def _writer(console: Console, handler: Poster) -> Callable[[Request], Awaitable[
             return _fault(console, request, actor, error)
 
     return write
-
-
-def _begin(request: Request) -> None:
-    """Give the browser a session if it has none."""
-    if not session_of(request):
-        request.state.session = secrets.token_urlsafe(32)
 
 
 def _refused(console: Console, request: Request) -> Response:

@@ -18,7 +18,7 @@ from orchestrator.console.access import Actor
 from orchestrator.console.display import RUN_FILTERS, query
 from orchestrator.console.pages import Console, while_connected
 from orchestrator.console.runs_page import Selection
-from orchestrator.drawing.status import STATUSES, StatusStyle
+from orchestrator.drawing.status import STATUSES
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
@@ -65,7 +65,16 @@ class PolicyForm:
         for name, text in form.texts.items():
             if name != "sweep":
                 form._read(name, text)
-        form._make_policies()
+        swept = form.texts.get("sweep", "")
+        try:
+            if swept:
+                form.policies = SweepRange.of(swept).policies(form.limits)
+            elif form.limits:
+                form.policies = {"": Policy(form.limits)}
+        except ConfigError as error:
+            form.faults["sweep"] = str(error)
+        if form.faults:
+            form.policies = {}
         return form
 
     def _read(self, name: str, text: str) -> None:
@@ -78,18 +87,6 @@ class PolicyForm:
             self.faults[name] = str(error)
         except (ValueError, RecursionError):
             self.faults[name] = f'{name} is not JSON; give it as {{"search": 3}}'
-
-    def _make_policies(self) -> None:
-        swept = self.texts.get("sweep", "")
-        try:
-            if swept:
-                self.policies = SweepRange.of(swept).policies(self.limits)
-            elif self.limits:
-                self.policies = {"": Policy(self.limits)}
-        except ConfigError as error:
-            self.faults["sweep"] = str(error)
-        if self.faults:
-            self.policies = {}
 
     @property
     def extends(self) -> bool:
@@ -134,6 +131,9 @@ async def backtest(console: Console, request: Request, actor: Actor) -> Response
     matching = (
         0 if "q" in form.faults else (await console.runs.count(**{**chosen.conditions, **machine})).total
     )
+    # The status filters with their words.
+    words = {"open": STATUSES["running"]._replace(word="Open"), "parked": STATUSES["paused"]}
+    statuses = [(name, words.get(name) or STATUSES[name]) for name in RUN_FILTERS]
     return await console.page(
         request,
         actor,
@@ -146,7 +146,7 @@ async def backtest(console: Console, request: Request, actor: Actor) -> Response
         most=MOST_RUNS,
         first=_FIRST,
         others=[name for name in _FIELDS if name not in _FIRST],
-        statuses=_statuses(),
+        statuses=statuses,
         since=request.query_params.get("since", ""),
         spans=tuple(_SINCE),
         agents=sorted({agent for name, agent in names if agent and name == LLM_LOOP.name}),
@@ -181,12 +181,6 @@ async def _tested(console: Console, form: PolicyForm, chosen: Selection, given: 
         )
     drawn = await asyncio.to_thread(backtest_svg, reports, swept, styled=False)
     return BacktestView(reports, found, Markup(drawn))  # noqa: S704 - its texts are escaped by the drawing
-
-
-def _statuses() -> list[tuple[str, StatusStyle]]:
-    """Return the status filters with their words."""
-    words = {"open": STATUSES["running"]._replace(word="Open"), "parked": STATUSES["paused"]}
-    return [(name, words.get(name) or STATUSES[name]) for name in RUN_FILTERS]
 
 
 def _addresses(given: QueryParams) -> Callable[..., str]:

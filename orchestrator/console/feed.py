@@ -167,14 +167,27 @@ class MachineReader:
             if task.done():
                 self._task = None
                 task.result()
-        return self._window(since)
+        heads = [head for head in self._heads if since is None or head.created_at >= since]
+        history = MachineHistory(self.machine)
+        for head in heads:
+            if (kept := self._kept.get(head.run_id)) is not None:
+                history.merge(kept[1])
+        return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))
 
     def _is_listed(self, since: float | None) -> bool:
         fresh = self._listed is not None and time.monotonic() - self._listed < _LASTS
         return fresh and (self._since is None or (since is not None and since >= self._since))
 
     async def _read(self, since: float | None) -> None:
-        self._heads, self._more = await self._list(since)
+        found: list[RunHead] = []
+        after, more = None, True
+        while more and len(found) <= self.most:
+            page = await self.runs.page(limit=_CHUNK, after=after, machine=self.machine)
+            inside = [head for head in page.runs if since is None or head.created_at >= since]
+            found += inside
+            more = page.more and len(inside) == len(page.runs)
+            after = page.runs[-1].run_id if page.runs else None
+        self._heads, self._more = found[: self.most], len(found) > self.most
         self._since = since
         known = {head.run_id for head in self._heads}
         self._kept = {run_id: kept for run_id, kept in self._kept.items() if run_id in known}
@@ -184,25 +197,6 @@ class MachineReader:
                 self._kept[head.run_id] = (head.seq, await read_run_history(self.runs.journal, head))
                 await asyncio.sleep(0)  # a journal in memory never waits
         self._listed = time.monotonic()
-
-    async def _list(self, since: float | None) -> tuple[list[RunHead], bool]:
-        found: list[RunHead] = []
-        after, more = None, True
-        while more and len(found) <= self.most:
-            page = await self.runs.page(limit=_CHUNK, after=after, machine=self.machine)
-            inside = [head for head in page.runs if since is None or head.created_at >= since]
-            found += inside
-            more = page.more and len(inside) == len(page.runs)
-            after = page.runs[-1].run_id if page.runs else None
-        return found[: self.most], len(found) > self.most
-
-    def _window(self, since: float | None) -> MachineWindow:
-        heads = [head for head in self._heads if since is None or head.created_at >= since]
-        history = MachineHistory(self.machine)
-        for head in heads:
-            if (kept := self._kept.get(head.run_id)) is not None:
-                history.merge(kept[1])
-        return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

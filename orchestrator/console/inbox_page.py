@@ -24,7 +24,7 @@ from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.approval.plan_review import PlanReview
 from orchestrator.runtime.runs.details import RunDetails
 from orchestrator.tools.input_form import form_fields
-from orchestrator.tools.input_request import InputRequest, request_of
+from orchestrator.tools.input_request import request_of
 
 
 class AnswerForm(NamedTuple):
@@ -72,7 +72,15 @@ def answer_forms(question: Question) -> list[AnswerForm]:
     if question.why == PLAN:
         return _plan_forms(question)
     if question.input is not None:
-        return _input_forms(request_of(question.input))
+        # The answers to a request for input: its values as JSON, or a yes; and a no.
+        request = request_of(question.input)
+        told, why = "The call continues with your answer.", "Reason, required; it is not sent to the tool"
+        no = AnswerForm("reject", "Decline", "The tool reads that you declined.", why, "Decline")
+        if request.schema is None:
+            return [AnswerForm("approve", "Confirm", told, _REASON, "Confirm"), no]
+        names = ", ".join(one.name for one in form_fields(request.schema))
+        label = f"JSON object with {names}" if names else "{}"
+        return [AnswerForm("respond", "Give the input", told, label, "Send"), no]
     danger = question.effect not in _HARMLESS
     if question.why == "unknown_effect":
         again = "It did not take effect. " + _ONCE.format("")
@@ -90,17 +98,6 @@ def answer_forms(question: Question) -> list[AnswerForm]:
         AnswerForm("reject", "Reject", _REFUSED, _REQUIRED, "Reject the call"),
         AnswerForm("respond", "Respond", instead, _RESULT, "Send as result"),
     ]
-
-
-def _input_forms(request: InputRequest) -> list[AnswerForm]:
-    """Return the answers to a request for input: its values as JSON, or a yes; and a no."""
-    told, why = "The call continues with your answer.", "Reason, required; it is not sent to the tool"
-    no = AnswerForm("reject", "Decline", "The tool reads that you declined.", why, "Decline")
-    if request.schema is None:
-        return [AnswerForm("approve", "Confirm", told, _REASON, "Confirm"), no]
-    names = ", ".join(one.name for one in form_fields(request.schema))
-    label = f"JSON object with {names}" if names else "{}"
-    return [AnswerForm("respond", "Give the input", told, label, "Send"), no]
 
 
 def _plan_forms(question: Question) -> list[AnswerForm]:
@@ -143,7 +140,10 @@ async def _page(  # noqa: PLR0917
     waiting = sorted((head for head in waiting if head.status == "parked"), key=lambda head: head.updated_at)
     chosen = next((head for head in waiting if head.run_id == run_id), None)
     if chosen is None and run_id:
-        chosen = await _known(console, run_id)
+        try:
+            chosen = await console.runs.head(run_id)
+        except RunUnknown:
+            chosen = None
     elif chosen is None and waiting:
         chosen = waiting[0]
     values = {} if chosen is None else await _questions_of(console, actor, chosen)
@@ -158,13 +158,6 @@ async def _page(  # noqa: PLR0917
         typed=typed or {},
         **({"story": None, "questions": []} | values),
     )
-
-
-async def _known(console: Console, run_id: str) -> RunHead | None:
-    try:
-        return await console.runs.head(run_id)
-    except RunUnknown:
-        return None
 
 
 async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[str, Any]:
@@ -200,22 +193,19 @@ async def answer(console: Console, request: Request, actor: Actor, form: Mapping
     try:
         if given["kind"] != "approve" and not text:
             raise ConfigError("Write a text, for the model or for the readers of the journal.")  # noqa: TRY301 - shown as the other refusals
-        await _post(console, run_id, given, text, actor.name)
+        by = actor.name
+        call, digest = given["call"], given["digest"]
+        if given["kind"] == "approve":
+            await console.runs.approve(run_id, call, digest=digest, by=by, why=text)
+        elif given["kind"] == "reject":
+            await console.runs.reject(run_id, call, digest=digest, by=by, why=text)
+        elif given["kind"] == "request_changes":
+            await console.runs.request_changes(run_id, text, call, digest=digest, by=by)
+        else:
+            await console.runs.respond(run_id, text, call, digest=digest, by=by)
     except (AnswerRefused, ConfigError) as error:
         typed = {f"{given['call']} {given['kind']}": given["text"]}
         return await _page(console, request, actor, run_id, fault=str(error), typed=typed, status=409)
     except RunError as error:
         raise PageFault(409, str(error)) from error
     return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(run_id)}", 303)
-
-
-async def _post(console: Console, run_id: str, given: Mapping[str, str], text: str, by: str) -> None:
-    call, digest = given["call"], given["digest"]
-    if given["kind"] == "approve":
-        await console.runs.approve(run_id, call, digest=digest, by=by, why=text)
-    elif given["kind"] == "reject":
-        await console.runs.reject(run_id, call, digest=digest, by=by, why=text)
-    elif given["kind"] == "request_changes":
-        await console.runs.request_changes(run_id, text, call, digest=digest, by=by)
-    else:
-        await console.runs.respond(run_id, text, call, digest=digest, by=by)

@@ -70,6 +70,8 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
     values: dict[str, Any] = {"found": None}
     if chosen:
         values = await _values(console, chosen, WINDOWS[span][1])
+    words = ("10 µs", "1 ms", "100 ms")
+    decades = [(100 * 2 * place / _DECADES, word) for place, word in enumerate(words)]
     return await console.page(
         request,
         actor,
@@ -80,7 +82,7 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
         spans=WINDOWS,
         usual=_USUAL,
         most=MOST,
-        decades=_decades(),
+        decades=decades,
         **values,
     )
 
@@ -140,8 +142,3 @@ def _rate(window: MachineWindow, seconds: float, now: float) -> float | None:
     oldest = window.heads[-1].created_at
     lasted = seconds if seconds and not window.more else now - oldest
     return len(window.heads) / max(lasted, 1.0) * 3_600
-
-
-def _decades() -> list[tuple[float, str]]:
-    words = ("10 µs", "1 ms", "100 ms")
-    return [(100 * 2 * place / _DECADES, word) for place, word in enumerate(words)]

@@ -33,7 +33,6 @@ from orchestrator.runtime.runs.graph_marks import run_marks
 from orchestrator.runtime.runs.story import RUNNING, CallStory, Story
 from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.runs.transcript import TranscriptEntry
-from orchestrator.runtime.runs.tree import RunTree
 from orchestrator.runtime.runs.verdicts import GuardHistory, guard_histories
 from orchestrator.tools.result import RETURNED
 
@@ -96,22 +95,17 @@ def state_list(graph: Graph, marks: GraphMarks, centre: str) -> StateList:
     centre = centre if centre in names else graph.initial.value
     rows = [(source, edge.event, edge.dest) for edge in graph.edges for source in edge.sources]
     rows = [(str(source), str(event), str(dest)) for source, event, dest in rows]
-    near = _near(centre, rows)
+    near = {centre}
+    for _ in range(_STEPS):
+        near |= {dest for source, _, dest in rows if source in near} | {
+            source for source, _, dest in rows if dest in near
+        }
     listed = [_listed(name, rows, marks, centre) for name in names]
     return StateList(
         centre,
         [state for state in listed if state.name in near],
         [state for state in listed if state.name not in near],
     )
-
-
-def _near(centre: str, rows: Iterable[tuple[str, str, str]]) -> set[str]:
-    near = {centre}
-    for _ in range(_STEPS):
-        near |= {dest for source, _, dest in rows if source in near} | {
-            source for source, _, dest in rows if dest in near
-        }
-    return near
 
 
 def _listed(name: str, rows: Iterable[tuple[str, str, str]], marks: GraphMarks, centre: str) -> ListedState:
@@ -441,10 +435,26 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     run_id = str(request.path_params["run_id"])
     head = await console.runs.head(run_id)
     tree = await console.runs.children(run_id)
-    seen = await _seen(console, tree)
+    # A short text that changes with the run, its child runs and the requests to it.
+    heads, ahead = [], [tree]
+    while ahead:
+        branch = ahead.pop()
+        heads.append((branch.head.run_id, branch.head.seq, branch.head.epoch, branch.head.owner))
+        ahead += branch.children
+    requests = len(await console.runs.journal.inbox(tree.head.run_id))
+    seen = f"{zlib.crc32(repr((heads, requests)).encode()):08x}"
     if request.query_params.get("seen") == seen:
         return Response(status_code=204)  # nothing to swap: the records of a long run are not read again
-    view = await _sections(console, head, tree)
+    # Read the records of a run once, for its story and its timeline, in a thread: a long run has many.
+    story, now = Story(head.run_id), time.time()
+    children = [branch.head for branch in tree.children]
+    records = await console.runs.records(head.run_id)
+    line = await asyncio.to_thread(
+        read_timeline, records, head=head, now=now, children=children, stored=story
+    )
+    story.close()
+    details = RunDetails(head, story, await story.unread(console.runs.journal))
+    view = RunSections.of(details, records, line, now)
     content = console.may_read(request, actor)
     if content:
         _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
@@ -473,30 +483,6 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         decisions=[_decision(kind, body) for kind, body in view.story.decisions],
         address=request.url.path,
     )
-
-
-async def _sections(console: Console, head: RunHead, tree: RunTree) -> RunSections:
-    """Read the records of a run once, for its story and its timeline, in a thread: a long run has many."""
-    story, now = Story(head.run_id), time.time()
-    children = [branch.head for branch in tree.children]
-    records = await console.runs.records(head.run_id)
-    line = await asyncio.to_thread(
-        read_timeline, records, head=head, now=now, children=children, stored=story
-    )
-    story.close()
-    details = RunDetails(head, story, await story.unread(console.runs.journal))
-    return RunSections.of(details, records, line, now)
-
-
-async def _seen(console: Console, tree: RunTree) -> str:
-    """Return a short text that changes with the run, its child runs and the requests to it."""
-    heads, ahead = [], [tree]
-    while ahead:
-        branch = ahead.pop()
-        heads.append((branch.head.run_id, branch.head.seq, branch.head.epoch, branch.head.owner))
-        ahead += branch.children
-    requests = len(await console.runs.journal.inbox(tree.head.run_id))
-    return f"{zlib.crc32(repr((heads, requests)).encode()):08x}"
 
 
 def _decision(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,8 +120,21 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the page of runs."""
     chosen = Selection.of(request)
     if chosen.run_id:
-        return await _found(console, request, chosen.run_id)
-    page = await _listed(console, chosen)
+        # Go to a run. Raises PageFault.
+        try:
+            head = await console.runs.head(chosen.run_id)
+        except RunUnknown:
+            raise PageFault(
+                404,
+                "No run has this id. A whole id leads to its run, `name=value` lists the runs with a tag.",
+            ) from None
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(head.run_id)}", 303)
+    try:
+        page = await console.runs.page(
+            order_by=chosen.order, limit=PAGE, after=chosen.after or None, **chosen.conditions
+        )
+    except RunUnknown:
+        raise PageFault(404, "The run where this page starts is gone. Start from the first page.") from None
     counts = await (console.feed.counts() if not chosen.others else console.runs.count(**chosen.others))
     names = await console.names()
     return await console.page(
@@ -140,31 +153,11 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
     )
 
 
-async def _listed(console: Console, chosen: Selection) -> RunPage:
-    try:
-        return await console.runs.page(
-            order_by=chosen.order, limit=PAGE, after=chosen.after or None, **chosen.conditions
-        )
-    except RunUnknown:
-        raise PageFault(404, "The run where this page starts is gone. Start from the first page.") from None
-
-
 async def _newest(console: Console, chosen: Selection, page: RunPage) -> str:
     """Return the newest run that the filters match, to find newer ones later."""
     if chosen.order != "newest" or chosen.after:
         page = await console.runs.page(limit=1, **chosen.conditions)
     return page.runs[0].run_id if page.runs else ""
-
-
-async def _found(console: Console, request: Request, run_id: str) -> Response:
-    """Go to a run. Raises PageFault."""
-    try:
-        head = await console.runs.head(run_id)
-    except RunUnknown:
-        raise PageFault(
-            404, "No run has this id. A whole id leads to its run, `name=value` lists the runs with a tag."
-        ) from None
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(head.run_id)}", 303)
 
 
 async def rows(console: Console, request: Request, actor: Actor) -> Response:
@@ -220,7 +213,15 @@ async def preview(console: Console, request: Request, actor: Actor) -> Response:
         found = [await console.runs.head(run_id) for run_id in run_ids[:MOST]]
     else:
         found = await _matching(console, kind, Selection.of(request))
-    reached, skipped = _reached(kind, found)
+    # The runs that a request reaches, and those that it skips.
+
+    def takes(head: RunHead) -> bool:
+        return head.status == "parked" if kind == "resume" else head.status != "ended"
+
+    reached, skipped = (
+        [ListedHead(head) for head in found if takes(head)],
+        [ListedHead(head) for head in found if not takes(head)],
+    )
     return await _page(console, request, actor, kind, reached=reached, skipped=skipped)
 
 
@@ -254,17 +255,6 @@ async def _matching(console: Console, kind: str, chosen: Selection) -> list[RunH
     return [one.run for one in found]
 
 
-def _reached(kind: str, heads: Sequence[RunHead]) -> tuple[list[ListedHead], list[ListedHead]]:
-    """Return the runs that a request reaches, and those that it skips."""
-
-    def takes(head: RunHead) -> bool:
-        return head.status == "parked" if kind == "resume" else head.status != "ended"
-
-    return [ListedHead(head) for head in heads if takes(head)], [
-        ListedHead(head) for head in heads if not takes(head)
-    ]
-
-
 def _posters(console: Console) -> dict[str, Any]:
     runs = console.runs
     return {"cancel": runs.cancel, "pause": runs.pause, "resume": runs.request_resume}
@@ -277,7 +267,11 @@ async def _request(  # noqa: PLR0917 - the parts of one request
     try:
         head = await console.runs.head(run_id)
         if version_of(head) != version:
-            return run_id, STALE.format(_described(version), _status(head))
+            # A displayed version in words; it comes from a form.
+            status, _, number = version.partition(" ")
+            word = {"open": "running", "parked": "parked", "ended": "ended"}.get(status, "unknown")
+            described = f"{word}, record {number}" if number.isdecimal() else word
+            return run_id, STALE.format(described, _status(head))
         [posted] = await _posters(console)[kind](run_id, by=actor.name, why=why)
     except ConfigError:
         raise
@@ -286,13 +280,6 @@ async def _request(  # noqa: PLR0917 - the parts of one request
     if posted.refused:
         return run_id, posted.refused
     return run_id, "was asked before, and has not read it yet" if posted.repeated else "was asked"
-
-
-def _described(version: str) -> str:
-    """Return a displayed version in words; it comes from a form."""
-    status, _, number = version.partition(" ")
-    word = {"open": "running", "parked": "parked", "ended": "ended"}.get(status, "unknown")
-    return f"{word}, record {number}" if number.isdecimal() else word
 
 
 def _status(head: RunHead) -> str:

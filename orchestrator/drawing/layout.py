@@ -72,7 +72,16 @@ def layers(graph: Graph) -> Layers:
     start = graph.initial.value
     order, back = _depth_first(start, [state.value for state in graph.states], edges)
     forward = [pair for pair in edges if pair not in back]
-    rank = _ranks(order, forward)
+    # The longest path to each state: states in topological order, each after all that lead to it.
+    after, waits = _successors(forward), Counter(dest for _, dest in forward)
+    rank = dict.fromkeys(order, 0)
+    ready = [state for state in order if not waits[state]]
+    for state in ready:  # grows
+        for dest in after[state]:
+            rank[dest] = max(rank[dest], rank[state] + 1)
+            waits[dest] -= 1
+            if not waits[dest]:
+                ready.append(dest)
     bus = failures[0][2] if failures else None
     if bus is not None and not any(d == bus for _, d in edges):
         rank[bus] = max(found for state, found in rank.items() if state != bus) + 1
@@ -137,20 +146,6 @@ def _depth_first(start: str, states: Sequence[str], edges: Iterable[Pair]) -> tu
                 order.append(dest)
                 stack.append((dest, iter(after[dest])))
     return order, back
-
-
-def _ranks(order: Sequence[str], forward: Sequence[Pair]) -> dict[str, int]:
-    """Return the longest path to each state: states in topological order, each after all that lead to it."""
-    after, waits = _successors(forward), Counter(dest for _, dest in forward)
-    rank = dict.fromkeys(order, 0)
-    ready = [state for state in order if not waits[state]]
-    for state in ready:  # grows
-        for dest in after[state]:
-            rank[dest] = max(rank[dest], rank[state] + 1)
-            waits[dest] -= 1
-            if not waits[dest]:
-                ready.append(dest)
-    return rank
 
 
 def _spine(start: str, rank: Mapping[str, int], forward: Sequence[Pair]) -> list[str]:
@@ -266,7 +261,11 @@ def _route(found: Layers, pair: Pair, rows: tuple[Row, ...]) -> EdgeRoute:
     down = found.rank[dest] - found.rank[source]
     left, right = found.column[source], found.column[dest]
     if left == right:
-        return _in_a_column(rows, down, left)
+        if down == 1:
+            return EdgeRoute(rows=rows, leaves=Side.BOTTOM, enters=Side.TOP)
+        if down > 1:
+            return EdgeRoute(rows=rows, leaves=Side.RIGHT, enters=Side.RIGHT, gutter=left + 1)
+        return EdgeRoute(rows=rows, leaves=Side.LEFT, enters=Side.LEFT, gutter=left)
     if left < right and down > 0 and _is_free(found, pair):
         return EdgeRoute(rows=rows, leaves=Side.RIGHT, enters=Side.TOP)
     side, gutter = (Side.RIGHT, left + 1) if left < right else (Side.LEFT, left)
@@ -274,14 +273,6 @@ def _route(found: Layers, pair: Pair, rows: tuple[Row, ...]) -> EdgeRoute:
         other = Side.LEFT if side is Side.RIGHT else Side.RIGHT
         return EdgeRoute(rows=rows, leaves=side, enters=other, gutter=gutter)
     return EdgeRoute(rows=rows, leaves=side, enters=Side.TOP, gutter=gutter, channel=found.rank[dest] - 1)
-
-
-def _in_a_column(rows: tuple[Row, ...], down: int, column: int) -> EdgeRoute:
-    if down == 1:
-        return EdgeRoute(rows=rows, leaves=Side.BOTTOM, enters=Side.TOP)
-    if down > 1:
-        return EdgeRoute(rows=rows, leaves=Side.RIGHT, enters=Side.RIGHT, gutter=column + 1)
-    return EdgeRoute(rows=rows, leaves=Side.LEFT, enters=Side.LEFT, gutter=column)
 
 
 def _is_free(found: Layers, pair: Pair) -> bool:
@@ -533,7 +524,8 @@ class _Plan:
         self.tracks, self.track_count = numbered(track_spans(self.layers, self.ways))
         self._make_ports()
         texts = {state: self._box_lines(state) for state in self.layers.rank}
-        box_width = _box_width(texts)
+        names = max(width(shortened(state), NAME_SIZE) for state in texts)
+        box_width = max(112.0, names + 28, _widest(texts.values()) + 28)
         height = {state: self._box_height(state, lines) for state, lines in texts.items()}
         left, total_width = self._across(box_width)
         top, total_height = self._down(height)
@@ -744,8 +736,3 @@ def _beside(way: EdgeRoute, side: Side, area: Rectangle, y: float, lines: tuple[
 
 def _widest(texts: Iterable[tuple[str, ...]]) -> float:
     return max((width(line, TEXT_SIZE) for lines in texts for line in lines), default=0.0)
-
-
-def _box_width(texts: Mapping[str, tuple[str, ...]]) -> float:
-    names = max(width(shortened(state), NAME_SIZE) for state in texts)
-    return max(112.0, names + 28, _widest(texts.values()) + 28)

@@ -165,17 +165,6 @@ def _statuses() -> str:
     )
 
 
-def _themes() -> str:
-    light = _properties(_LIGHT | _LIGHT_TIME | _LIGHT_STATUS)
-    dark = _properties(_DARK | _DARK_TIME | _DARK_STATUS)
-    return (
-        f".fsm-drawing{{{light}}}\n"
-        f"@media (prefers-color-scheme:dark){{.fsm-drawing{{{dark}}}}}\n"
-        f'[data-theme="light"] .fsm-drawing{{{light}}}\n'
-        f'[data-theme="dark"] .fsm-drawing{{{dark}}}'
-    )
-
-
 def _rules() -> str:
     return f"{_RULES}{_weights()}\n{_statuses()}{_TIME_RULES}{_PLOT_RULES}{_plot_colours()}\n"
 
@@ -187,7 +176,15 @@ def stylesheet() -> str:
     The colours follow the setting of the browser. An attribute `data-theme` (`light`, `dark`) of an element around a
     drawing overrides it.
     """
-    return _themes() + _rules()
+    light = _properties(_LIGHT | _LIGHT_TIME | _LIGHT_STATUS)
+    dark = _properties(_DARK | _DARK_TIME | _DARK_STATUS)
+    themes = (
+        f".fsm-drawing{{{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{.fsm-drawing{{{dark}}}}}\n"
+        f'[data-theme="light"] .fsm-drawing{{{light}}}\n'
+        f'[data-theme="dark"] .fsm-drawing{{{dark}}}'
+    )
+    return themes + _rules()
 
 
 @cache

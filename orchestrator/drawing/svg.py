@@ -196,17 +196,14 @@ def _label(label: EdgeLabel, found: GraphLayout, marks: GraphMarks) -> str:
     lines = []
     for index, line in enumerate(label.lines):
         y = label.area.y + LINE * (index + 1) - 3
-        text = _label_text(line)
+        name, counted, rest = line.rpartition(TIMES)
+        if not counted:
+            text = escaped(line)
+        else:
+            times, dot, spent = rest.partition(SPENT)
+            text = f'{escaped(name)} <tspan class="times">×{escaped(times)}</tspan>{escaped(dot + spent)}'
         lines.append(f'<text x="{number(x)}" y="{number(y)}"{anchor}>{text}</text>')
     return f'<g class="label {_label_classes(label.route, found, marks)}">{"".join(lines)}</g>'
-
-
-def _label_text(line: str) -> str:
-    name, counted, rest = line.rpartition(TIMES)
-    if not counted:
-        return escaped(line)
-    times, dot, spent = rest.partition(SPENT)
-    return f'{escaped(name)} <tspan class="times">×{escaped(times)}</tspan>{escaped(dot + spent)}'
 
 
 def _label_classes(way: EdgeRoute, found: GraphLayout, marks: GraphMarks) -> str:

@@ -371,7 +371,13 @@ class ContextCodec(Generic[C]):
     def _changed(self, name: str, before: Any, now: Any, written: Callable[[Any], Any]) -> Any:
         """Return the form in which a changed field is written."""
         if name in self._windows or type(now) is DequeSnapshot is type(before):
-            return _moved(before, now)
+            # The change of a window: the number of last items that stayed, and the new items.
+            size, kept = len(before), len(now)
+            # A window of the same size lost an item at least.
+            kept = kept - 1 if kept == size else min(kept, size)
+            while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
+                kept -= 1
+            return {"last": kept, "add": now[kept:]}
         # The snapshot of a field with parts changes in place, perhaps before the record is encoded.
         return now.copy() if type(now) is dict else written(now)
 
@@ -395,7 +401,12 @@ class ContextCodec(Generic[C]):
         kept = saved.count
         moved = len(items) < kept or (kept and items[kept - 1] is not saved.last)
         if items is not saved.items or moved:
-            kept = _common(items, saved.items, kept)
+            # The number of leading items that are identical objects.
+            if items is saved.items:  # an item was removed from the list itself, at an unknown position
+                kept = 0
+            else:
+                most = min(len(items), kept, len(saved.items))
+                kept = next((at for at in range(most) if items[at] is not saved.items[at]), most)
         new = items[kept:]
         cut = kept < saved.count
         saved.items, saved.count, saved.last = items, len(items), items[-1] if items else None
@@ -413,14 +424,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _common(items: list[Any], before: list[Any], count: int) -> int:
-    """Return the number of leading items that are identical objects."""
-    if items is before:  # an item was removed from the list itself, at an unknown position
-        return 0
-    most = min(len(items), count, len(before))
-    return next((at for at in range(most) if items[at] is not before[at]), most)
-
-
 def _write_parts(
     parts: Iterable[FieldPart], view: Mapping[str, Any], before: dict[str, Any], changed: dict[str, Any]
 ) -> None:
@@ -433,12 +436,3 @@ def _write_parts(
         if copied is None or now != known:
             before[name] = now
             changed[path] = now if short is None else short(now)
-
-
-def _moved(before: tuple[Any, ...], now: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the change of a window: the number of last items that stayed, and the new items."""
-    size, kept = len(before), len(now)
-    kept = kept - 1 if kept == size else min(kept, size)  # a window of the same size lost an item at least
-    while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
-        kept -= 1
-    return {"last": kept, "add": now[kept:]}

@@ -113,18 +113,14 @@ async def _compared(
     if kept is None:
         return _different(head, "missing", len(theirs), len(posted))
     ours = [record.hash for record in await backup.load(head.run_id)]
-    common = _common(ours, theirs)
+    # The number of leading records that two chains share: a hash covers all records before it.
+    same = [number for number, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one == other]
+    common = same[-1] + 1 if same else 0
     records = len(theirs) - common
     requests = len(set(posted) - {request.id for request in await backup.inbox(head.run_id)})
     if common < len(ours):
         return _different(head, "diverged", records, requests)
     return _different(head, "behind", records, requests) if records or requests else None
-
-
-def _common(ours: list[str], theirs: list[str]) -> int:
-    """Return the number of leading records that two chains share: a hash covers all records before it."""
-    same = [number for number, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one == other]
-    return same[-1] + 1 if same else 0
 
 
 def _different(

@@ -210,7 +210,10 @@ class MemoryJournal:
             return
         kinds, body = encoded_append(drafts)
         if blobs:
-            self._keep(run, blobs)
+            for digest, content in blobs.items():
+                check_blob(digest, content)
+            self._blobs.update(blobs)
+            run.blobs.update(blobs)
         # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
         run.rows.append((lease.epoch, kinds, bytes(memoryview(body))))
         run.count += len(drafts)
@@ -367,12 +370,6 @@ class MemoryJournal:
         if conversation_id is None:
             return list(self._runs.values())
         return [self._runs[run_id] for run_id in self._talks.get(conversation_id, ())]
-
-    def _keep(self, run: _Run, blobs: Mapping[str, bytes]) -> None:
-        for digest, content in blobs.items():
-            check_blob(digest, content)
-        self._blobs.update(blobs)
-        run.blobs.update(blobs)
 
     def _let_go(self, run: _Run) -> None:
         """Record that a run is probably finished; drop the oldest finished run."""

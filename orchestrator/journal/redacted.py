@@ -162,7 +162,10 @@ def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
         if inner is _CONTENT:
             parts.content[name] = value
         elif inner is None or value is None:
-            parts.shown[name] = _word(name, value, body)
+            if name == "finish_reason":
+                parts.shown[name] = finish_word(value)
+            else:
+                parts.shown[name] = tool_word(body) if name == "tool" and value is not None else value
             parts.content.update({name: value} if parts.shown[name] != value else {})
         elif isinstance(value, Mapping):
             part = _parted(value, inner)
@@ -193,12 +196,6 @@ def _rule_for(name: str, spec: Spec) -> Spec | None:
 def tool_word(body: Mapping[str, Any]) -> str:
     """Return the tool of a record: its name, or UNREGISTERED for a name that the model invented."""
     return UNREGISTERED if body.get("registered") is False else str(body.get("tool", ""))
-
-
-def _word(name: str, value: object, body: Mapping[str, Any]) -> object:
-    if name == "finish_reason":
-        return finish_word(value)
-    return tool_word(body) if name == "tool" and value is not None else value
 
 
 def _names(content: Mapping[str, Any], prefix: str) -> list[str]:

@@ -111,7 +111,12 @@ class RunQuery:
             for _ in self.tags
         ]
         values += [part for tag in self.tags.items() for part in tag]
-        self._add_waiting(parts, values, mark)
+        if isinstance(self.waiting, bool):
+            parts.append(f"run.waiting {'<>' if self.waiting else '='} ''")
+        elif self.waiting is not None:  # one of several names
+            parts.append("run.waiting <> ''")  # most rows need no more than this
+            parts.append(f"replace(', ' || run.waiting || ', ', {mark}, '') <> ', ' || run.waiting || ', '")
+            values.append(f", {self.waiting}, ")
         if self.older_than is not None:
             parts.append(f"run.updated_at < {mark}")
             values.append(self.older_than)
@@ -123,14 +128,6 @@ class RunQuery:
             parts.append(f"{position} {than} (SELECT {position[1:-1]} FROM run WHERE run.run_id = {mark})")
             values.append(self.after)
         return " AND ".join(parts) or "1 = 1", values
-
-    def _add_waiting(self, parts: list[str], values: list[object], mark: str) -> None:
-        if isinstance(self.waiting, bool):
-            parts.append(f"run.waiting {'<>' if self.waiting else '='} ''")
-        elif self.waiting is not None:  # one of several names
-            parts.append("run.waiting <> ''")  # most rows need no more than this
-            parts.append(f"replace(', ' || run.waiting || ', ', {mark}, '') <> ', ' || run.waiting || ', '")
-            values.append(f", {self.waiting}, ")
 
     def selected(self, heads: Sequence[RunHead]) -> list[RunHead]:
         """Return the heads that a listing yields, from those of all runs in the order of their creation."""

@@ -276,7 +276,10 @@ class StoredRun:
         for name, value in changes.items():
             if "." in name:
                 field_, _, part = name.partition(".")
-                self._set_part(field_, part, value)
+                if field_ not in self._own:
+                    self.context[field_] = dict(self.context[field_])
+                    self._own.add(field_)
+                self.context[field_][part] = value
             elif name in _NO_FIELDS:
                 continue
             elif name != _GROWING:
@@ -287,12 +290,6 @@ class StoredRun:
                 self._say(value.get("keep", len(self.messages)), value["add"])
             else:
                 self._say(0, value)
-
-    def _set_part(self, name: str, part: str, value: Any) -> None:
-        if name not in self._own:
-            self.context[name] = dict(self.context[name])
-            self._own.add(name)
-        self.context[name][part] = value
 
     def _say(self, keep: int, added: Sequence[Any]) -> None:
         """Keep the first `keep` messages, then add these."""

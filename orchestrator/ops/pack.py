@@ -34,6 +34,7 @@ PORT = "metrics"
 def manifests(graphs: Iterable[Graph], dashboards: Mapping[str, str], profile: Profile) -> dict[str, str]:
     """Return file name -> manifest."""
     rules = {"groups": [*recording_groups(graphs, profile), *alert_groups(profile)]}
+    # JSON without spaces: `kubectl apply` refuses a manifest of more than 262,144 bytes.
     found = {
         "podmonitor.yaml": _manifest(
             "monitoring.coreos.com/v1", "PodMonitor", "orchestrator", spec=_monitor()
@@ -46,15 +47,13 @@ def manifests(graphs: Iterable[Graph], dashboards: Mapping[str, str], profile: P
             "ConfigMap",
             "orchestrator-dashboards",
             labels={"grafana_dashboard": "1"},
-            data={name: _compact(text) for name, text in sorted(dashboards.items())},
+            data={
+                name: json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+                for name, text in sorted(dashboards.items())
+            },
         ),
     }
     return {name: yaml(data, note=NOTE) for name, data in found.items()}
-
-
-def _compact(text: str) -> str:
-    """Return JSON without spaces: `kubectl apply` refuses a manifest of more than 262,144 bytes."""
-    return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
 
 
 def _manifest(

@@ -133,20 +133,16 @@ def shown(value: float, unit: PanelUnit) -> str:
         case PanelUnit.SHARE:
             return f"{100 * value:,.0f} %" if abs(value) >= _MANY else f"{100 * value:.3g} %"
         case PanelUnit.SECONDS:
-            return _duration(value)
+            for seconds, name in _LENGTHS:
+                if abs(value) >= seconds:
+                    return f"{value / seconds:.3g} {name}"
+            return f"{value * 1e6:.3g} µs" if value else "0 s"
         case PanelUnit.BYTES:
             return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
         case PanelUnit.RATE:
             return f"{value:.3g}/s"
         case _:
             return _scaled(value, 1000, ("", "k", "M", "G", "T")).rstrip()
-
-
-def _duration(value: float) -> str:
-    for seconds, name in _LENGTHS:
-        if abs(value) >= seconds:
-            return f"{value / seconds:.3g} {name}"
-    return f"{value * 1e6:.3g} µs" if value else "0 s"
 
 
 def _scaled(value: float, base: int, names: tuple[str, ...]) -> str:
@@ -262,7 +258,13 @@ def table(panel: Panel, lines: Lines) -> str:
 def heatmap(lines: Lines) -> str:
     """Return the buckets of a histogram over time: rows are upper bounds, darker is more."""
     ordered = sorted(lines, key=lambda item: float(item[0]))
-    cells = _differences(ordered)
+    # Return (time, row) -> number of values in that bucket and not in a lower one.
+    below: dict[float, float] = {}
+    cells: dict[tuple[float, int], float] = {}
+    for row, (_, line) in enumerate(ordered):
+        for at, value in line.points:
+            cells[at, row] = value - below.get(at, 0)
+            below[at] = value
     most = max(cells.values(), default=0) or 1
     rows = [name for name, _ in ordered]
     height = (_HEIGHT - _BOTTOM - _TOP) / max(len(rows), 1)
@@ -282,17 +284,6 @@ def heatmap(lines: Lines) -> str:
         y = _HEIGHT - _BOTTOM - (row + 0.5) * height + 3
         parts.append(f'<text x="{_LEFT - 4}" y="{y:.0f}" text-anchor="end">{escape(rows[row])}</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(parts)}</svg>'
-
-
-def _differences(ordered: Lines) -> dict[tuple[float, int], float]:
-    """Return (time, row) -> number of values in that bucket and not in a lower one."""
-    below: dict[float, float] = {}
-    cells: dict[tuple[float, int], float] = {}
-    for row, (_, line) in enumerate(ordered):
-        for at, value in line.points:
-            cells[at, row] = value - below.get(at, 0)
-            below[at] = value
-    return cells
 
 
 def _colour(panel: Panel, value: float, name: str = "") -> str:
@@ -330,20 +321,6 @@ text-align:left}td:last-child{text-align:right}.none{color:#888;font-size:11px}
 def page(dashboards: Iterable[Dashboard], source: Prometheus, window: TimeWindow) -> str:
     """Return a whole HTML page. Raises ConfigError if Prometheus does not answer."""
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(window.end))
-    parts = [_alerts(source)]
-    for dashboard in dashboards:
-        parts.append(f"<h1>{escape(dashboard.title)}</h1><p>{escape(dashboard.description)}</p>")
-        for row in dashboard.rows:
-            inside = "".join(_panel(panel, source, window) for panel in row.panels)
-            parts.append(f"<h2>{escape(row.title)}</h2><section>{inside}</section>")
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Orchestrator</title>'
-        f"<style>{_STYLE}</style><body><p>As of {now}, the last {window.seconds / 60:.0f} min.</p>"
-        f"{''.join(parts)}</body></html>\n"
-    )
-
-
-def _alerts(source: Prometheus) -> str:
     lines = []
     for alert in source.get("alerts")["alerts"]:
         labels = alert["labels"]
@@ -354,7 +331,18 @@ def _alerts(source: Prometheus) -> str:
             )
             lines.append(f'<div class="alert {escape(severity)}">{words}</div>')
     told = "".join(sorted(lines)) or '<p class="none">none</p>'
-    return f'<h1>Firing alerts: {len(lines)}</h1><div class="alerts">{told}</div>'
+    alerts = f'<h1>Firing alerts: {len(lines)}</h1><div class="alerts">{told}</div>'
+    parts = [alerts]
+    for dashboard in dashboards:
+        parts.append(f"<h1>{escape(dashboard.title)}</h1><p>{escape(dashboard.description)}</p>")
+        for row in dashboard.rows:
+            inside = "".join(_panel(panel, source, window) for panel in row.panels)
+            parts.append(f"<h2>{escape(row.title)}</h2><section>{inside}</section>")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Orchestrator</title>'
+        f"<style>{_STYLE}</style><body><p>As of {now}, the last {window.seconds / 60:.0f} min.</p>"
+        f"{''.join(parts)}</body></html>\n"
+    )
 
 
 def _panel(panel: Panel, source: Prometheus, window: TimeWindow) -> str:
@@ -369,7 +357,18 @@ def _title(text: str) -> str:
 
 def _body(panel: Panel, source: Prometheus, window: TimeWindow) -> str:
     if panel.kind is PanelKind.TEXT:
-        return _words(panel.text)
+        # One of our texts as HTML: paragraphs, bold words, and tables.
+        markdown = panel.text
+        rows, said = [], []
+        for line in markdown.splitlines():
+            if line.startswith("|---"):
+                continue
+            if line.startswith("|"):
+                cells = "".join(f"<td>{escape(cell.strip())}</td>" for cell in line.strip("|").split("|"))
+                rows.append(f"<tr>{cells}</tr>")
+            elif line:
+                said.append("<p>" + re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(line)) + "</p>")
+        return "".join(said) + f"<table>{''.join(rows)}</table>"
     try:
         lines = source.lines(panel, window)
     except ConfigError as error:
@@ -391,17 +390,3 @@ _DRAWN: dict[PanelKind, Callable[[Panel, Lines, TimeWindow], str]] = {
     PanelKind.TABLE: lambda panel, lines, _: table(panel, lines),
     PanelKind.HEATMAP: lambda _, lines, __: heatmap(lines),
 }
-
-
-def _words(markdown: str) -> str:
-    """Return one of our texts as HTML: paragraphs, bold words, and tables."""
-    rows, said = [], []
-    for line in markdown.splitlines():
-        if line.startswith("|---"):
-            continue
-        if line.startswith("|"):
-            cells = "".join(f"<td>{escape(cell.strip())}</td>" for cell in line.strip("|").split("|"))
-            rows.append(f"<tr>{cells}</tr>")
-        elif line:
-            said.append("<p>" + re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(line)) + "</p>")
-    return "".join(said) + f"<table>{''.join(rows)}</table>"

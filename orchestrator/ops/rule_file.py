@@ -37,7 +37,12 @@ def _block(data: Data, depth: int) -> Iterator[str]:
         yield indent + _scalar(data)
     elif isinstance(data, Mapping):
         for key, value in data.items():
-            yield from _entry(f"{indent}{_scalar(key)}:", value, depth)
+            head = f"{indent}{_scalar(key)}:"
+            if _nested(value):
+                yield head
+                yield from _block(value, depth + 1)
+            else:
+                yield f"{head} {_text(value, depth + 1)}"
     elif isinstance(data, Sequence) and not isinstance(data, str):
         for value in data:
             inner = (
@@ -45,14 +50,6 @@ def _block(data: Data, depth: int) -> Iterator[str]:
             )
             yield f"{indent}- {inner[0].lstrip()}"
             yield from inner[1:]
-
-
-def _entry(head: str, value: Data, depth: int) -> Iterator[str]:
-    if _nested(value):
-        yield head
-        yield from _block(value, depth + 1)
-    else:
-        yield f"{head} {_text(value, depth + 1)}"
 
 
 def _nested(value: Data) -> bool:

@@ -150,10 +150,17 @@ def run_flow(graphs: Iterable[Graph]) -> Dashboard:
 
 def _row(graph: Graph) -> PanelRow:
     here = f'job=~"$job", instance=~"$instance", machine="{graph.name}", agent=~"$agent"'
+    lines = ["| from | event | to | only when |", "|---|---|---|---|"]
+    lines += [
+        f"| {source.value} | {event.value} | {dest.value} | {guard_name(edge.when) or ''} |"
+        for source, event, dest, edge in graph.rows
+    ]
+    states = " → ".join(f"**{name}**" if name in graph.terminal else name for name in in_order(graph))
+    table = f"{states}\n\n" + "\n".join(lines)
     return PanelRow(
         f"How do runs move through {graph.name}?",
         (
-            text(f"The table of {graph.name}", _table(graph), 8),
+            text(f"The table of {graph.name}", table, 8),
             _edges(here),
             _entries(graph, here),
             *_returns(graph),
@@ -166,16 +173,6 @@ def _row(graph: Graph) -> PanelRow:
             _loops(here),
         ),
     )
-
-
-def _table(graph: Graph) -> str:
-    lines = ["| from | event | to | only when |", "|---|---|---|---|"]
-    lines += [
-        f"| {source.value} | {event.value} | {dest.value} | {guard_name(edge.when) or ''} |"
-        for source, event, dest, edge in graph.rows
-    ]
-    states = " → ".join(f"**{name}**" if name in graph.terminal else name for name in in_order(graph))
-    return f"{states}\n\n" + "\n".join(lines)
 
 
 def _edges(here: str) -> Panel:

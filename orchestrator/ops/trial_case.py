@@ -23,7 +23,9 @@ _VALUE = re.compile(r"\{\{ \$value \|[^}]*\}\}")
 def series(name: str, values: str, **labels: str) -> tuple[str, str]:
     """Return a series and its values, in promtool's notation: `0+6x60` is 0, then 60 increments of 6, one per step."""
     whole = {"job": JOB, "instance": INSTANCE} | labels
-    return _selector(name, whole), values
+    chosen = ", ".join(f'{label}="{value}"' for label, value in whole.items())
+    selector = f"{name}{{{chosen}}}"
+    return selector, values
 
 
 def buckets(name: str, counts: Mapping[str, str], **labels: str) -> list[tuple[str, str]]:
@@ -38,11 +40,6 @@ def spread(
 ) -> list[tuple[str, str]]:
     """Return a histogram of `count` observations, `below` of them up to `edge`, all of them up to `above`."""
     return buckets(name, {edge: below, above: count, "+Inf": count}, **labels)
-
-
-def _selector(name: str, labels: Mapping[str, str]) -> str:
-    chosen = ", ".join(f'{label}="{value}"' for label, value in labels.items())
-    return f"{name}{{{chosen}}}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,15 +57,13 @@ class LiveCollector:
         began = time.perf_counter()
         sections = (self._runs, self._engines, self._declared, self._stores, self._logs, self._loops)
         for section in (*sections, self._use.heads.collect):
-            yield from self._guarded(section)
+            try:
+                guarded = [family(name, values) for name, values in section().items()]
+            except Exception:  # noqa: BLE001 - the error of one store must not fail the whole scrape
+                self._use.counters["telemetry_errors_total", "collector"].inc()
+                guarded = []
+            yield from guarded
         yield family("collector_duration_seconds", {(): time.perf_counter() - began})
-
-    def _guarded(self, section: Callable[[], dict[str, Values]]) -> Iterable[core.Metric]:
-        try:
-            return [family(name, values) for name, values in section().items()]
-        except Exception:  # noqa: BLE001 - the error of one store must not fail the whole scrape
-            self._use.counters["telemetry_errors_total", "collector"].inc()
-            return ()
 
     def _runs(self) -> dict[str, Values]:
         use = self._use

@@ -125,9 +125,14 @@ class HeadGauges:
         for key, reader in list(self._readers.items()):
             counts = reader.read()
             if reader.is_gone:
-                self._forget(key)
+                gone = self._readers.pop(key, None)
+                self._failures += 0 if gone is None else gone.failures
                 continue
-            journal = self._label(reader)
+            stores = sorted({one.identity for one in list(self._readers.values()) if one.identity})
+            if not reader.identity:
+                journal = UNKNOWN
+            else:
+                journal = reader.identity if reader.identity in stores[: CAPS["journal"]] else OTHER
             if reader.path:
                 info[journal, reader.backend, reader.path] = 1
             if counts is None or (reader.path and journal in seen and journal != OTHER):
@@ -138,16 +143,6 @@ class HeadGauges:
                 oldest[labels] = min(one.oldest, oldest.get(labels, one.oldest))
         failures = self._failures + sum(reader.failures for reader in list(self._readers.values()))
         return dict(zip(HEAD_NAMES, (runs, oldest, info, {(): float(failures)}), strict=True))
-
-    def _label(self, reader: JournalReader) -> str:
-        stores = sorted({one.identity for one in list(self._readers.values()) if one.identity})
-        if not reader.identity:
-            return UNKNOWN
-        return reader.identity if reader.identity in stores[: CAPS["journal"]] else OTHER
-
-    def _forget(self, key: tuple[str, str, int]) -> None:
-        gone = self._readers.pop(key, None)
-        self._failures += 0 if gone is None else gone.failures
 
 
 def labelled(journal: str, counts: Iterable[HeadCount]) -> list[tuple[tuple[str, ...], HeadCount]]:

@@ -59,7 +59,8 @@ class History:
         """Add a fact."""
         self.facts.append(fact)
         if isinstance(fact, Transition):
-            self._moved(fact)
+            edge = (fact.source, fact.event, fact.dest)
+            self.count(edge, fact.dwell, is_first=fact.seq == 1, internal=fact.internal)
         elif isinstance(fact, LLMCall):
             self._stats(fact.state).tokens += fact.input_tokens + fact.output_tokens
 
@@ -93,10 +94,6 @@ class History:
         if found is None:
             found = self.states[state] = StateStats()
         return found
-
-    def _moved(self, fact: Transition) -> None:
-        edge = (fact.source, fact.event, fact.dest)
-        self.count(edge, fact.dwell, is_first=fact.seq == 1, internal=fact.internal)
 
     def count(self, edge: tuple[str, str, str], dwell: float, *, is_first: bool, internal: bool) -> None:
         """Add the statistics of a transition that is no fact: of a record, of which a long run has thousands.

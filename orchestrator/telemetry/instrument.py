@@ -561,7 +561,16 @@ class Instruments:
         self._providers.update((model, provider) for provider, model in pairs if model != OTHER)
         for provider, model in pairs or [("", "")]:
             self._precreate(known | ({"provider": [provider], "model": [model]} if model else {}))
-        self._precreate_edges(names, label, graph)
+        run = (names.name, label)
+        for source, event, dest in sorted(names.edges):
+            self.counters["transitions_total", *run, source, event, dest]
+        for outcome, reasons in REASONS.items():
+            for reason in sorted(reasons):
+                self.counters["runs_completed_total", *run, outcome.value, reason]
+        if label in self.objectives:
+            self.counters["runs_slow_total", *run]
+        for failure in likely_failures(graph):
+            self.counters["transition_failures_total", *run, *failure]
 
     def _guards(self, cap: int) -> LabelValues:
         return LabelValues(cap, lambda: self.fold("guard"), admits=True)
@@ -575,15 +584,3 @@ class Instruments:
             family: Children[Any] = self.counters if metric.kind is MetricKind.COUNTER else self.histograms
             for values in product(*axes):
                 family[metric.name, *values]
-
-    def _precreate_edges(self, names: MachineNames, agent: str, graph: Graph) -> None:
-        run = (names.name, agent)
-        for source, event, dest in sorted(names.edges):
-            self.counters["transitions_total", *run, source, event, dest]
-        for outcome, reasons in REASONS.items():
-            for reason in sorted(reasons):
-                self.counters["runs_completed_total", *run, outcome.value, reason]
-        if agent in self.objectives:
-            self.counters["runs_slow_total", *run]
-        for failure in likely_failures(graph):
-            self.counters["transition_failures_total", *run, *failure]

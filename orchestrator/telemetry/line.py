@@ -95,13 +95,13 @@ class Renamer:
 
     def __call__(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Return the line under other names."""
-        found = {self._name(key): value for key, value in line.items()} | dict(self.constant)
+        found = {
+            self.names.get(key) or (f"orchestrator.{key}" if key in self.ours else key): value
+            for key, value in line.items()
+        } | dict(self.constant)
         if self.severity:
             found["severity_number"] = _SEVERITY.get(str(line.get("level")), 0)
         return found
-
-    def _name(self, key: str) -> str:
-        return self.names.get(key) or (f"orchestrator.{key}" if key in self.ours else key)
 
 
 def renamer(names: FieldNames, ours: frozenset[str]) -> Renamer | None:
@@ -203,21 +203,18 @@ class BoundedWriter:
             self._news.clear()
             self._idle = False
             while self._lines:
-                self._write_some()
+                batch = [self._lines.popleft() for _ in range(min(len(self._lines), _BATCH))]
+                try:
+                    if self._follows and self._stream is not sys.stdout:
+                        self._stream = sys.stdout
+                        self._put = writer_to(self._stream)
+                    lines = b"".join(batch)
+                    write_rest(self._put, lines, self._put(lines))
+                except Exception:  # noqa: BLE001 - a full disk, a closed stream: counted, and later lines are tried
+                    self.tally.dropped += len(batch)
             self._idle = True
             if self._closing:
                 return
-
-    def _write_some(self) -> None:
-        batch = [self._lines.popleft() for _ in range(min(len(self._lines), _BATCH))]
-        try:
-            if self._follows and self._stream is not sys.stdout:
-                self._stream = sys.stdout
-                self._put = writer_to(self._stream)
-            lines = b"".join(batch)
-            write_rest(self._put, lines, self._put(lines))
-        except Exception:  # noqa: BLE001 - a full disk, a closed stream: counted, and later lines are tried
-            self.tally.dropped += len(batch)
 
 
 Stream: TypeAlias = IO[str] | IO[bytes] | BoundedWriter

@@ -309,7 +309,12 @@ class TransitionLog:
             RunStarted: self._remember_agent,
         }
         if threshold <= LEVELS["info"]:
-            found |= {Transition: self._transition(), RunStarted: self._started}
+            # What writes the line of a transition: from a template, unless each line has a span of its own.
+            transition = self._log_with_host
+            if self._lines is not None:
+                plain = self._trace is None and self._rename is None
+                transition = self._lines.write if plain else self._lines.write_fields
+            found |= {Transition: transition, RunStarted: self._started}
         return found
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
@@ -367,12 +372,6 @@ class TransitionLog:
         if self._lines is not None:
             self._lines.forget((fact.graph, fact.run_id))
         return logger
-
-    def _transition(self) -> Callable[[Transition], None]:
-        """Return what writes the line of a transition: from a template, unless each line has a span of its own."""
-        if self._lines is None:
-            return self._log_with_host
-        return self._lines.write if self._trace is None and self._rename is None else self._lines.write_fields
 
     def _log_with_host(self, fact: Transition) -> None:
         """Give the fields of a transition to the host's logger."""

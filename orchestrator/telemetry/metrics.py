@@ -111,14 +111,12 @@ class WorkCounts:
         if fact.result in ("allow", "deny"):
             run = self._live.get((fact.graph, fact.run_id))  # not a call: every turn is here several times
             agent = self._agent(fact) if run is None else run[4]
-            self._count_guard(fact.graph, agent, fact.guard, allowed=fact.result == "allow")
+            allowed = fact.result == "allow"
+            count = self._meters.guards.get((fact.graph, agent, fact.guard, allowed))
+            (count or self._meters.ask(fact.graph, agent, fact.guard, allowed=allowed))(1)
             return
         guard = self._use.machine(fact.graph).guards.of(fact.guard)
         self._count["guard_evaluations_total", *self._run(fact), guard, "error"].inc()
-
-    def _count_guard(self, machine: str, agent: str, guard: str, *, allowed: bool) -> None:
-        count = self._meters.guards.get((machine, agent, guard, allowed))
-        (count or self._meters.ask(machine, agent, guard, allowed=allowed))(1)
 
     def budgets(self, fact: BudgetChecked) -> None:
         """Count the evaluations of a turn, and the first budget that is used up."""
@@ -485,7 +483,13 @@ class Metrics:
         if objective is not None and outcome in ANSWERED and fact.seconds > objective:
             self._count["runs_slow_total", *run].inc()
         if isinstance(fact.summary, Mapping):
-            self._totals(run, fact.summary)
+            summary = fact.summary
+            restarts = summary.get("restarts")
+            if restarts:
+                self._count["restarts_total", *run].inc(restarts)
+            for name, share in (summary.get("budget_used") or {}).items():
+                if budget := self._work.budget(name):
+                    self._use.histograms["budget_consumed_ratio", *run, budget].observe(share)
 
     def _admitted(self, fact: RunAdmitted) -> None:
         run = self._use.run(fact.graph, fact.agent)
@@ -510,11 +514,3 @@ class Metrics:
         (allowed,) = ROWS[metric].values.values()
         run = self._use.run(fact.graph, fact.agent)
         self._count[metric, *run, closed(word, allowed, OTHER)].inc()
-
-    def _totals(self, run: tuple[str, str], summary: Mapping[str, Any]) -> None:
-        restarts = summary.get("restarts")
-        if restarts:
-            self._count["restarts_total", *run].inc(restarts)
-        for name, share in (summary.get("budget_used") or {}).items():
-            if budget := self._work.budget(name):
-                self._use.histograms["budget_consumed_ratio", *run, budget].observe(share)

@@ -319,7 +319,22 @@ class CallSpan:
     ) -> None:
         self.ended_at = self.call.at + time.monotonic() - self._began
         self.error = "" if kind is None else kind.__name__
-        self._leave()
+        # Make the outer span the current one again. The code may be in another context by now: in a copy, if its task
+        # was abandoned, or in an unrelated one, if a coroutine that was never finished is collected. The first gets
+        # the outer values, the second is not changed.
+        from opentelemetry import context
+
+        if self._tokens is not None and _CURRENT.get() is self:
+            mine, token = self._tokens
+            try:
+                _CURRENT.reset(mine)
+            except ValueError:
+                _CURRENT.set(self._outer)
+                if self._outer_context is not None:
+                    context.attach(self._outer_context)
+            else:
+                context.detach(token)
+            PRESENT.set(self._outer_present)
         if self.call.kind == "model":
             _LAST_REQUEST.set(self)
 
@@ -335,27 +350,6 @@ class CallSpan:
         else:
             self.span.set_attribute(ours.OUTCOME, "ok")
         self.span.end(round((self.ended_at or max(now, self.call.at)) * 1_000_000_000))
-
-    def _leave(self) -> None:
-        """Make the outer span the current one again.
-
-        The code may be in another context by now: in a copy, if its task was abandoned, or in an unrelated one, if a
-        coroutine that was never finished is collected. The first gets the outer values, the second is not changed.
-        """
-        from opentelemetry import context
-
-        if self._tokens is None or _CURRENT.get() is not self:
-            return
-        mine, token = self._tokens
-        try:
-            _CURRENT.reset(mine)
-        except ValueError:
-            _CURRENT.set(self._outer)
-            if self._outer_context is not None:
-                context.attach(self._outer_context)
-        else:
-            context.detach(token)
-        PRESENT.set(self._outer_present)
 
 
 _UNKNOWN = "_unknown"
@@ -529,7 +523,12 @@ class Spans:
         PRESENT.set(span.get_span_context())
         self._links.remember(fact.run_id, span.get_span_context())
         key = (fact.graph, fact.run_id)
-        self._keep(key, _Open(span, fact.at, identity, reported=self._reported.pop(key, set())))
+        run = _Open(span, fact.at, identity, reported=self._reported.pop(key, set()))
+        with self._lock:
+            late = [self._open.pop(next(iter(self._open))) for _ in range(len(self._open) - self._most + 1)]
+            self._open[key] = run
+        for one in late:
+            self._abandon(one)
 
     def _context_of(self, fact: RunStarted, *, resumed: bool) -> Any:
         """Return the parent of the run's span: none for a resumed run, its parent run, or the current one (None)."""
@@ -546,13 +545,6 @@ class Spans:
                 found = [run for (_, run_id), run in self._open.items() if run_id == fact.parent_run_id]
             parent = found[0] if found else None
         return None if parent is None else self._api.set_span_in_context(parent.span)
-
-    def _keep(self, key: Key, run: _Open) -> None:
-        with self._lock:
-            late = [self._open.pop(next(iter(self._open))) for _ in range(len(self._open) - self._most + 1)]
-            self._open[key] = run
-        for one in late:
-            self._abandon(one)
 
     def _pop(self, fact: RunStarted | RunParked | RunCompleted) -> _Open | None:
         with self._lock:

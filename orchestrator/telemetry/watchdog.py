@@ -171,7 +171,14 @@ class Watchdog:
             self._meters.loop_blocked()
         put(f"the event loop has been blocked for {age:.1f} s\n{stacks(self._loop)}", self._stream)
         if self._logger is not None:
-            self._logger.critical("loop.blocked", duration_s=round(age, 3), stack=_stack_of(self._ident))
+            # The stack of a thread, innermost last.
+            frame: FrameType | None = sys._current_frames().get(self._ident)  # noqa: SLF001 - there is no other way
+            found: list[str] = []
+            while frame is not None and len(found) < _DEEPEST:
+                found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
+                frame = frame.f_back
+            stack_of = found[::-1]
+            self._logger.critical("loop.blocked", duration_s=round(age, 3), stack=stack_of)
 
 
 def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = None) -> str:
@@ -196,7 +203,10 @@ def on_signal(live: LiveRuns | Callable[[], Iterable[LiveRun]] | None = None) ->
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # a dump must not harm the run
-            loop = _running_loop()
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                loop = None
             put(dump(current_runs(), loop) if current_runs else stacks(loop), None)
 
     before = signal.signal(number, handle)
@@ -223,25 +233,8 @@ def put(text: str, stream: TextIO | None) -> None:
         data = data[os.write(number, data) :]
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 def _described(run: LiveRun, now: float) -> str:
     waits = f", parked: {run.parked}" if run.parked else ""
     times = f"{max(0.0, now - run.entered_at):.1f} s, run {max(0.0, now - run.started_at):.1f} s"
     agent = f" of agent {run.agent}" if run.agent else ""
     return f"  run {run.run_id} of {run.machine}{agent}: {run.state} for {times}{waits}"
-
-
-def _stack_of(thread: int) -> list[str]:
-    """Return the stack of a thread, innermost last."""
-    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
-    found: list[str] = []
-    while frame is not None and len(found) < _DEEPEST:
-        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
-        frame = frame.f_back
-    return found[::-1]

@@ -161,21 +161,18 @@ class GraphCoverage(CoverageTally):
         if fact.graph != self.graph:
             return
         if isinstance(fact, GuardEvaluated):
-            self._answered(fact)
+            state, event, row = self._last_guards.get(fact.run_id, ("", "", -1))
+            row = row + 1 if (state, event) == (fact.state, fact.event) else 0
+            self._last_guards[fact.run_id] = (fact.state, fact.event, row)
+            rows = self._guarded.get((fact.state, fact.event), [])
+            if row < len(rows):
+                self._see(GuardItem(fact.state, fact.event, *rows[row], fact.result))
         elif isinstance(fact, Transition | EventFailed | RunParked | RunCompleted):
             self._last_guards.pop(fact.run_id, None)  # every guard of the event is decided now
         if isinstance(fact, Transition):
             self._see(TransitionItem(fact.source, fact.event, fact.dest), StateItem(fact.dest))
         elif isinstance(fact, RunStarted) and fact.origin == "new":  # a resumed run may be in any state
             self._see(self._initial)
-
-    def _answered(self, fact: GuardEvaluated) -> None:
-        state, event, row = self._last_guards.get(fact.run_id, ("", "", -1))
-        row = row + 1 if (state, event) == (fact.state, fact.event) else 0
-        self._last_guards[fact.run_id] = (fact.state, fact.event, row)
-        rows = self._guarded.get((fact.state, fact.event), [])
-        if row < len(rows):
-            self._see(GuardItem(fact.state, fact.event, *rows[row], fact.result))
 
     def _see(self, *items: Item) -> None:
         for item in items:
@@ -193,7 +190,9 @@ def report(tallies: Iterable[CoverageTally]) -> list[str]:
         name = f"{tally.graph} {tally.fingerprint[:8]}" if twin else tally.graph
         rows.append((name, *map(str, (tally.states, tally.transitions, tally.guards, tally.total))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head, *table = [_line(row, widths) for row in rows]
+    head, *table = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     lines = [head]
     for line, tally in zip(table, ordered, strict=True):
         lines += [line, *(f"  missing {item}" for item in tally.missing())]
@@ -210,7 +209,3 @@ def _items(graph: Graph) -> Iterator[Item]:
         if edge.when is not None:
             for result in _RESULTS:
                 yield GuardItem(source.value, event.value, dest.value, guard_name(edge.when) or "", result)
-
-
-def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

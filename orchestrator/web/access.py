@@ -199,17 +199,15 @@ class Authentication:
         """Answer a request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["type"] != "http" or self._is_public(scope):
+        elif scope["type"] != "http" or (
+            str(scope["path"]).removeprefix(scope.get("root_path", "")) in self._public
+        ):
             await self._app(scope, receive, send)
         elif (actor := self._actor(scope)) is not None:
             scope.setdefault("state", {})["actor"] = actor
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, send)
-
-    def _is_public(self, scope: Scope) -> bool:
-        """Return whether a path below the one at which a host mounts the application needs no name."""
-        return str(scope["path"]).removeprefix(scope.get("root_path", "")) in self._public
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
         client = scope.get("client")

@@ -189,7 +189,9 @@ class _LimitedRequest:
             return
         if message["type"] == "http.response.start":
             # Counted in the step that decides: requests that come together cannot pass the limit together.
-            if self._reads_events and _is_event_stream(message):
+            if self._reads_events and (header_of(message, b"content-type") or "").lower().startswith(
+                "text/event-stream"
+            ):
                 if self._limits.streams >= self._limits.max_streams:
                     await self._refuse(503, "too many event streams are open; close one, or try again later")
                     return
@@ -206,10 +208,6 @@ class _LimitedRequest:
             retry = [(b"retry-after", b"5")] if status == 503 else []  # noqa: PLR2004
             await send_sentence(self._send, status, sentence, *retry)
         return {"type": "http.disconnect"}
-
-
-def _is_event_stream(message: Message) -> bool:
-    return (header_of(message, b"content-type") or "").lower().startswith("text/event-stream")
 
 
 def _too_large(max_body: int) -> str:

@@ -255,7 +255,16 @@ def lay_out(line: Timeline, width_: float, top: float) -> LanesLayout:
     label_axis(found, line, top)
     y = top + AXIS
     if line.turns:
-        y = _label_turns(found, line, y)
+        found.lanes.append(LaneBox("Turn", y, TURNS))
+        for turn in line.turns:
+            x = found.axis.x(turn.at)
+            if not found.turns or x - found.turns[-1] >= TICK:
+                found.turns.append(x)
+            text = f"{turn.turn:,}"
+            wide = width(text, TEXT)
+            if x + 4 + wide <= found.right:
+                add_label(found.labels, Label(text, Rectangle(x + 4, y + 5, wide, 13), "turn"))
+        y = y + TURNS
     for lane in Lane:
         y = lay_out_lane(found, line, lane, y)
     found.height = y
@@ -291,19 +300,6 @@ def _end_text(axis: TimeAxis, line: Timeline) -> str:
     else:
         text = duration(line.end - line.start)
     return f"now, {text}" if line.live else text
-
-
-def _label_turns(found: LanesLayout, line: Timeline, y: float) -> float:
-    found.lanes.append(LaneBox("Turn", y, TURNS))
-    for turn in line.turns:
-        x = found.axis.x(turn.at)
-        if not found.turns or x - found.turns[-1] >= TICK:
-            found.turns.append(x)
-        text = f"{turn.turn:,}"
-        wide = width(text, TEXT)
-        if x + 4 + wide <= found.right:
-            add_label(found.labels, Label(text, Rectangle(x + 4, y + 5, wide, 13), "turn"))
-    return y + TURNS
 
 
 def _centred(text: str, x: float, y: float, form: str) -> Label:
@@ -363,7 +359,13 @@ class _LanePlan:
                     self.hidden += 1
                     continue
                 row = self.form.rows - 1
-            bar = self._bar(span, row, last[row].area.right if row < len(last) else self.found.left)
+            # A bar that starts at its time, or where the row is free.
+            free = last[row].area.right if row < len(last) else self.found.left
+            axis, right = self.found.axis, self.found.right
+            start = min(max(axis.x(span.start), free), right - LEAST)
+            end = min(max(axis.x(self.line.until(span)), start + LEAST), right)
+            y = self.y + _PAD + row * self.form.pitch
+            bar = Bar(span, Rectangle(start, y, end - start, self.form.bar), row)
             pushed = bar.area.x - self.found.axis.x(span.start) > TICK and bar.area.width < TICK
             if pushed and span.kind not in WARNINGS:
                 ends[row] = max(ends[row], self.line.until(span))
@@ -376,14 +378,6 @@ class _LanePlan:
                 last[row] = bar
                 self.bars.append(bar)
         return len(ends)
-
-    def _bar(self, span: TimeSpan, row: int, free: float) -> Bar:
-        """Return a bar that starts at its time, or where the row is free."""
-        axis, right = self.found.axis, self.found.right
-        start = min(max(axis.x(span.start), free), right - LEAST)
-        end = min(max(axis.x(self.line.until(span)), start + LEAST), right)
-        y = self.y + _PAD + row * self.form.pitch
-        return Bar(span, Rectangle(start, y, end - start, self.form.bar), row)
 
     # ---- labels ----
 
@@ -550,7 +544,14 @@ def lay_out_columns(line: Timeline, width_px: float, top: float) -> ColumnsLayou
     found = ColumnsLayout([Column() for _ in range(COLUMNS)], lanes)
     _fill_turns(found, line)
     _fill_exceptions(found, line)
-    _fill_budgets(found, line)
+    # Set the fullest budget of each column; a budget keeps its use until it is seen again.
+    for use in line.budgets:
+        column = found.columns[_at(found, use.at)]
+        if column.budget is None or use.share >= column.budget.share:
+            column.budget = use
+    last: BudgetUse | None = None
+    for column in found.columns:
+        last = column.budget = column.budget or last
     label_axis(lanes, line, top)
     y = _label_columns(found, line, top + AXIS)
     found.mean_y, y = y, _row(found, "Mean turn", y, _MEAN)
@@ -610,17 +611,6 @@ def _fill_exceptions(found: ColumnsLayout, line: Timeline) -> None:
             found.columns[_at(found, mark.at)].warnings.append(mark.name)
 
 
-def _fill_budgets(found: ColumnsLayout, line: Timeline) -> None:
-    """Set the fullest budget of each column; a budget keeps its use until it is seen again."""
-    for use in line.budgets:
-        column = found.columns[_at(found, use.at)]
-        if column.budget is None or use.share >= column.budget.share:
-            column.budget = use
-    last: BudgetUse | None = None
-    for column in found.columns:
-        last = column.budget = column.budget or last
-
-
 def _label_columns(found: ColumnsLayout, line: Timeline, y: float) -> float:
     lanes = found.lanes
     lanes.lanes.append(LaneBox("Turn", y, TURNS))
@@ -649,7 +639,9 @@ def column_parts(found: ColumnsLayout) -> Iterator[str]:
             y, text = found.repeated_y + _REPEATED - 4 - high, f"{column.repeated} repeated"
             yield _cell(found, index, y, height=high, form="repeated", text=text)
         if column.warnings:
-            text = _texts(column.warnings)
+            most = 5
+            more = f", and {len(column.warnings) - most} more" if len(column.warnings) > most else ""
+            text = ", ".join(column.warnings[:most]) + more
             yield _cell(found, index, found.warning_y + 5, height=_WARNING - 10, form="warning", text=text)
         if found.budget_y:
             yield _budget(found, index, column.budget)
@@ -695,9 +687,3 @@ def _cell(found: ColumnsLayout, index: int, y: float, *, height: float, form: st
         f'<g class="span {form}"><title>{escaped(text)}</title><rect class="bar" x="{x:.2f}" y="{number(y)}"'
         f' width="{found.column_width - gap:.2f}" height="{number(height)}"/></g>'
     )
-
-
-def _texts(found: list[str]) -> str:
-    most = 5
-    more = f", and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more

@@ -101,7 +101,10 @@ def lane_parts(found: LanesLayout) -> Iterator[str]:
     """Yield the elements of a layout: lanes, gaps, lines, bars, labels, signs, from back to front."""
     top, bottom = found.lanes[0].y if found.lanes else 0.0, found.height
     yield from (_lane(lane, found) for lane in found.lanes)
-    yield from (_cut(cut, top, bottom) for cut in found.axis.cuts)
+    yield from (
+        rectangle(Rectangle(cut.left, top, cut.right - cut.left, bottom - top), "gap", 0)
+        for cut in found.axis.cuts
+    )
     yield from (_upright("grid", x, top, bottom) for x in found.lines)
     yield from (_upright("turn", x, top, found.lanes[0].y + found.lanes[0].height) for x in found.turns)
     yield from map(_bar, found.bars)
@@ -165,10 +168,6 @@ def rectangle(area: Rectangle, form: str, corner: float) -> str:
         f'<rect class="{form}" x="{number(area.x)}" y="{number(area.y)}" width="{number(area.width)}"'
         f' height="{number(area.height)}"{round_}/>'
     )
-
-
-def _cut(cut: Piece, top: float, bottom: float) -> str:
-    return rectangle(Rectangle(cut.left, top, cut.right - cut.left, bottom - top), "gap", 0)
 
 
 def _cut_edges(cut: Piece, top: float, bottom: float) -> str:

@@ -151,7 +151,13 @@ class Timeline:
     def rows(self) -> Iterator[Row]:
         """Yield the timeline as a table, in the order of time: the alternative in text to its drawing."""
         spans = (
-            (one.start, one.lane, one.kind, _text(one.name, one.note), self.until(one) - one.start)
+            (
+                one.start,
+                one.lane,
+                one.kind,
+                f"{one.name}: {one.note}" if one.name and one.note else one.name or one.note,
+                self.until(one) - one.start,
+            )
             for one in self.spans
         )
         marks = ((one.at, one.lane, one.kind, one.name, None) for one in self.marks)
@@ -164,7 +170,3 @@ class Timeline:
         """Return the rows as plain data."""
         names = ("at_s", "lane", "kind", "text", "seconds")
         return [dict(zip(names, row, strict=True)) for row in self.rows()]
-
-
-def _text(name: str, note: str) -> str:
-    return f"{name}: {note}" if name and note else name or note

@@ -210,26 +210,20 @@ def head_counts(address: JournalAddress, tables: str) -> HeadCounts:
     server, and on its standbys.
     """
     try:
-        with psycopg.connect(**_parameters(address), autocommit=True) as db:
-            return _counted(db, tables)
+        with psycopg.connect(
+            **{**client_parameters(address), "connect_timeout": str(_PATIENCE)}, autocommit=True
+        ) as db:
+            db.execute(f"SET statement_timeout = '{_PATIENCE}s'".encode())
+            db.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(tables)))
+            cluster = db.execute(_CLUSTER).fetchone() or ()
+            identity = f"{zlib.crc32(repr((*cluster, tables)).encode()):08x}"
+            try:
+                found = db.execute(_COUNTS).fetchall()
+            except errors.UndefinedTable:  # nothing has run yet
+                found = []
+            return HeadCounts(identity, merged_counts(map(HeadRow._make, found)))
     except psycopg.Error as error:
         raise unreachable(error, address) from error
-
-
-def _counted(db: psycopg.Connection[Any], tables: str) -> HeadCounts:
-    db.execute(f"SET statement_timeout = '{_PATIENCE}s'".encode())
-    db.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(tables)))
-    cluster = db.execute(_CLUSTER).fetchone() or ()
-    identity = f"{zlib.crc32(repr((*cluster, tables)).encode()):08x}"
-    try:
-        found = db.execute(_COUNTS).fetchall()
-    except errors.UndefinedTable:  # nothing has run yet
-        found = []
-    return HeadCounts(identity, merged_counts(map(HeadRow._make, found)))
-
-
-def _parameters(address: JournalAddress) -> dict[str, Any]:
-    return {**client_parameters(address), "connect_timeout": str(_PATIENCE)}
 
 
 _BLOBS: Final = b"""SELECT encode(u.digest, 'hex'), b.content FROM

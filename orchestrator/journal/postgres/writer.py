@@ -533,26 +533,27 @@ class PostgresWriter(WriterThread[Db]):
     def _commit(self, jobs: Sequence[_Job]) -> None:
         for group in _groups(jobs):
             if isinstance(group[0].work, PostgresAppend):
-                self._append(group)
+                batch = AppendBatch()
+                try:
+                    added = [
+                        (job, job.work, batch.add(job.work))
+                        for job in group
+                        if isinstance(job.work, PostgresAppend)
+                    ]
+                    self._session.run(batch)
+                except (StoreDown, Corrupt) as error:
+                    self._fail(group, error)
+                except Exception as error:  # noqa: BLE001  a job that cannot be stored must not fail the others
+                    self._one_by_one(group, self._explained(error))
+                else:
+                    batch.settle()
+                    self.commits += 1
+                    self._deliver(
+                        [(job, None, fault or batch.outcome(append)) for job, append, fault in added]
+                    )
             else:
                 self._alone(group[0])
             self._idle()
-
-    def _append(self, jobs: Sequence[_Job]) -> None:
-        batch = AppendBatch()
-        try:
-            added = [
-                (job, job.work, batch.add(job.work)) for job in jobs if isinstance(job.work, PostgresAppend)
-            ]
-            self._session.run(batch)
-        except (StoreDown, Corrupt) as error:
-            self._fail(jobs, error)
-        except Exception as error:  # noqa: BLE001  a job that cannot be stored must not fail the others
-            self._one_by_one(jobs, self._explained(error))
-        else:
-            batch.settle()
-            self.commits += 1
-            self._deliver([(job, None, fault or batch.outcome(append)) for job, append, fault in added])
 
     def _alone(self, job: _Job) -> None:
         outcome: Outcome

@@ -20,7 +20,7 @@ from orchestrator.journal.run_query import RunQuery
 from orchestrator.journal.sqlite import file_copy, high_water, place, read, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.handle import SqliteHandle
-from orchestrator.journal.sqlite.place import Reserve, beside
+from orchestrator.journal.sqlite.place import beside
 from orchestrator.journal.sqlite.schema import INCREMENTAL
 from orchestrator.kernel.journal import RunHead
 
@@ -185,7 +185,15 @@ def vacuum(handle: SqliteHandle) -> int:
     db = high_water.connect(handle.path, busy=handle.busy)
     try:
         if db.pragma("auto_vacuum") == INCREMENTAL:
-            _remove_free_pages(db, handle.reserve)
+            reserve = handle.reserve
+            step = _OPERATOR_STEP if reserve.operator else _STEP
+            while free := int(str(db.pragma("freelist_count"))):
+                reserve.grant()
+                db.execute(f"PRAGMA incremental_vacuum({step})").fetchall()
+                with contextlib.suppress(*TRANSIENT):  # it shortens the file, and the log starts again
+                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                if int(str(db.pragma("freelist_count"))) >= free:  # another process has freed more meanwhile
+                    break
         else:
             _refuse_full_disk(handle.path)
             db.pragma("auto_vacuum", INCREMENTAL)
@@ -195,17 +203,6 @@ def vacuum(handle: SqliteHandle) -> int:
     finally:
         high_water.close(db)
     return max(0, before - handle.size())
-
-
-def _remove_free_pages(db: apsw.Connection, reserve: Reserve) -> None:
-    step = _OPERATOR_STEP if reserve.operator else _STEP
-    while free := int(str(db.pragma("freelist_count"))):
-        reserve.grant()
-        db.execute(f"PRAGMA incremental_vacuum({step})").fetchall()
-        with contextlib.suppress(*TRANSIENT):  # it shortens the file, and the log starts again
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        if int(str(db.pragma("freelist_count"))) >= free:  # another process has freed more meanwhile
-            break
 
 
 def _refuse_full_disk(path: Path) -> None:

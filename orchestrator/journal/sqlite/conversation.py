@@ -262,7 +262,14 @@ class SqliteMemory:
     def _opened(self) -> SqliteWriter:
         """Return the writer; open it if there is none, or if the last one met an error of the disk."""
         if self._pid != os.getpid():
-            self._adopt()
+            # Use the memory in this forked child if the parent had not opened it. Raises MemoryDown.
+            if self._writer is not None:
+                if self._writer not in _abandoned:
+                    _abandoned.append(self._writer)
+                raise MemoryDown(
+                    f"memory {self.path} was opened before this process was forked: make another in the child"
+                )
+            self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._closed:
                 raise MemoryDown(f"memory {self.path} is closed")
@@ -273,16 +280,6 @@ class SqliteMemory:
                 self._writer = _open(self.path, self._busy)
                 weakref.finalize(self, _stop, self._writer, self._pid)
             return self._writer
-
-    def _adopt(self) -> None:
-        """Use the memory in this forked child if the parent had not opened it. Raises MemoryDown."""
-        if self._writer is not None:
-            if self._writer not in _abandoned:
-                _abandoned.append(self._writer)
-            raise MemoryDown(
-                f"memory {self.path} was opened before this process was forked: make another in the child"
-            )
-        self._pid, self._lock = os.getpid(), threading.Lock()
 
     def _truncate(self) -> None:
         db = schema.connect(self.path, busy=self._busy, kind=MEMORY)

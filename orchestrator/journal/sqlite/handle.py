@@ -138,7 +138,11 @@ class SqliteHandle:
         """
         try:
             HighWaterMark.identify(db)
-            self._copy_log(db)
+            # Copy the log into the file. On a full disk the log keeps its length: its room is for further commits.
+            if not self.reserve.operator or self.reserve.free() >= self.reserve.growth(db) + GRANT:
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            elif self.reserve.grant(self.reserve.growth(db) + GRANT) and self.reserve.fits(db):
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             with transaction(db, "IMMEDIATE") as cursor:
                 self.presence.sweep()
                 self.blobs.sweep(cursor, self.presence.holds_lock)
@@ -146,13 +150,6 @@ class SqliteHandle:
             pass
         except apsw.Error as error:
             raise self.explain(error) from error
-
-    def _copy_log(self, db: apsw.Connection) -> None:
-        """Copy the log into the file. On a full disk the log keeps its length: its room is for further commits."""
-        if not self.reserve.operator or self.reserve.free() >= self.reserve.growth(db) + GRANT:
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        elif self.reserve.grant(self.reserve.growth(db) + GRANT) and self.reserve.fits(db):
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def truncate(self) -> None:
         """Empty the log, unless it has readers."""

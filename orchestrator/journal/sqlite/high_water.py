@@ -343,14 +343,24 @@ class HighWaterMark:
                 raise Corrupt(f"journal {self._path} {wrong}; {REMEDY}")
             used = used or _new_usage()
             if found is None or found.identity != used.identity:
-                found = Mark(used.identity, self._made(used.identity))
+                # Create a mark, durable with its name, for a journal that is not in use. Raises OSError.
+                file = mark_of(self._path)
+                file.unlink(missing_ok=True)
+                descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+                with os.fdopen(descriptor, "wb") as content:
+                    content.write(packed_header(used.identity) + _FREE * _SLOTS)
+                    content.flush()
+                    os.fsync(descriptor)
+                place.sync_folder(file.parent)
+                made = (SlotCopy("", 0, HighWater()),) * _SLOTS
+                found = Mark(used.identity, made)
             mapping = self._taken(found)
             log.sync(self._path.with_name(f"{self._path.name}-wal"))
             if not used.in_use:
                 write_usage(cursor, used._replace(in_use=True))
             cursor.execute("COMMIT")
         self._map = mapping
-        self._frame = _frames(db)
+        self._frame = int(db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
         self.settle(db)
 
     def settle(self, db: apsw.Connection) -> None:
@@ -387,21 +397,13 @@ class HighWaterMark:
         tokens = {slot.token for slot in slots if slot is not None} - {self._token.hex()}
         return any(map(self._presence.holds_lock, tokens))
 
-    def _made(self, identity: bytes) -> tuple[SlotCopy, ...]:
-        """Create a mark, durable with its name, for a journal that is not in use. Raises OSError."""
-        file = mark_of(self._path)
-        file.unlink(missing_ok=True)
-        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as content:
-            content.write(packed_header(identity) + _FREE * _SLOTS)
-            content.flush()
-            os.fsync(descriptor)
-        place.sync_folder(file.parent)
-        return (SlotCopy("", 0, HighWater()),) * _SLOTS
-
     def _taken(self, found: Mark) -> mmap.mmap:
         """Take a slot of no living process and keep its content. Needs the write lock. Raises OSError."""
-        free = (at for at, slot in enumerate(found.slots) if not self._is_reserved(slot))
+        free = (
+            at
+            for at, slot in enumerate(found.slots)
+            if not (slot is not None and self._presence.holds_lock(slot.token))
+        )
         at = next(free, len(found.slots))
         slot = found.slots[at] if at < len(found.slots) else None
         self._start = SECTOR + at * SLOT
@@ -414,13 +416,6 @@ class HighWaterMark:
         finally:
             os.close(descriptor)
 
-    def _is_reserved(self, slot: SlotCopy | None) -> bool:
-        return slot is not None and self._presence.holds_lock(slot.token)
-
 
 def _new_usage() -> JournalUsage:
     return JournalUsage(secrets.token_bytes(16), in_use=False)
-
-
-def _frames(db: apsw.Connection) -> int:
-    return int(db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])

@@ -94,19 +94,15 @@ def _create(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         with contextlib.suppress(FileExistsError):  # another process was first
-            _link(part, path)
+            try:
+                os.link(part, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                # Empty, as SQLite itself creates a file: the first process that opens it creates its tables.
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     finally:
         part.unlink(missing_ok=True)
-
-
-def _link(part: Path, path: Path) -> None:
-    try:
-        os.link(part, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # Empty, as SQLite itself creates a file: the first process that opens it creates its tables.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
@@ -212,7 +208,20 @@ class Reserve:
         with contextlib.suppress(OSError):
             if self.free() >= self._needed():
                 if missing != 0:
-                    _allocate(self._file, self._size)
+                    # Make a file so long, with allocated blocks. Raises OSError; then its length is unchanged.
+                    descriptor = os.open(self._file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                    try:
+                        length = os.fstat(descriptor).st_size
+                        try:
+                            if hasattr(os, "posix_fallocate"):
+                                os.posix_fallocate(descriptor, 0, self._size)
+                            else:  # zeros would take no room where files are compressed
+                                os.pwrite(descriptor, os.urandom(self._size - length), length)
+                        except OSError:
+                            os.ftruncate(descriptor, length)
+                            raise
+                    finally:
+                        os.close(descriptor)
                 self.short = False
             elif missing:
                 self.short = True
@@ -284,20 +293,3 @@ def _length(file: Path) -> int | None:
         return file.stat().st_size
     except OSError:
         return None
-
-
-def _allocate(file: Path, size: int) -> None:
-    """Make a file so long, with allocated blocks. Raises OSError; then its length is unchanged."""
-    descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        length = os.fstat(descriptor).st_size
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, size)
-            else:  # zeros would take no room where files are compressed
-                os.pwrite(descriptor, os.urandom(size - length), length)
-        except OSError:
-            os.ftruncate(descriptor, length)
-            raise
-    finally:
-        os.close(descriptor)

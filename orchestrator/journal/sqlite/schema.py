@@ -290,7 +290,12 @@ def _prepare(
     for name, (value, _) in PRAGMAS.items():
         db.pragma(name, value)
     if not is_old(db, kind):
-        _create(db, path, kind)
+        # Create the missing tables in one transaction; a second process waits and then finds them.
+        if db.pragma("application_id") != kind.application or _lacking(db, kind):
+            with transaction(db, "IMMEDIATE") as cursor:
+                refuse_foreign(db, path, kind)
+                _make(db, kind)
+                cursor.execute("COMMIT")
     elif upgrade is not None:
         upgrade(db)
     else:
@@ -316,7 +321,11 @@ def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) ->
     """Raise TooNew, Corrupt or StoreDown for a file of another kind or version; an empty file is accepted."""
     # In one moment: another process may create the tables meanwhile.
     with nullcontext() if db.in_transaction else transaction(db):
-        version, application, tables = db.pragma("user_version"), db.pragma("application_id"), _tables(db)
+        version, application, tables = (
+            db.pragma("user_version"),
+            db.pragma("application_id"),
+            int(db.execute("SELECT count(*) FROM sqlite_schema").get),
+        )
     noun = kind.noun
     if application == kind.application and isinstance(version, int) and version > kind.version:
         raise TooNew(
@@ -339,22 +348,8 @@ def transaction(db: apsw.Connection, how: str = "") -> Iterator[apsw.Cursor]:
             db.execute("ROLLBACK")
 
 
-def _tables(db: apsw.Connection) -> int:
-    return int(db.execute("SELECT count(*) FROM sqlite_schema").get)
-
-
 def _lacking(db: apsw.Connection, kind: FileKind) -> set[str]:
     return kind.added.keys() - {str(row[0]) for row in db.execute("SELECT name FROM sqlite_schema")}
-
-
-def _create(db: apsw.Connection, path: Path, kind: FileKind) -> None:
-    """Create the missing tables in one transaction; a second process waits and then finds them."""
-    if db.pragma("application_id") == kind.application and not _lacking(db, kind):
-        return
-    with transaction(db, "IMMEDIATE") as cursor:
-        refuse_foreign(db, path, kind)
-        _make(db, kind)
-        cursor.execute("COMMIT")
 
 
 def _make(db: apsw.Connection, kind: FileKind) -> None:

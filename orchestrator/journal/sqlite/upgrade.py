@@ -97,7 +97,14 @@ def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
     target = next(found for found in names if not found.exists() or _is_copy(found, db))
     if target.exists():
         return
-    _refuse_full_disk(path, target)
+    needed = int(_ROOM * sum(file.stat().st_size for file in (path, beside(path, "-wal")) if file.exists()))
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise StoreDown(
+            f"journal {path} is not upgraded: the backup {target.name} and the upgrade need {needed:,} bytes, and "
+            f"{free:,} are free on its disk: free space, then open the journal again",
+            "full",
+        )
     shutil.rmtree(beside(target, "-blobs"), ignore_errors=True)  # of an interrupted backup
     source = high_water.connect(
         path, busy=busy
@@ -107,17 +114,6 @@ def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
         file_copy.write_copy(source, blobs, target, verify=functools.partial(_verify, db), link=True)
     finally:
         high_water.close(source)
-
-
-def _refuse_full_disk(path: Path, target: Path) -> None:
-    needed = int(_ROOM * sum(file.stat().st_size for file in (path, beside(path, "-wal")) if file.exists()))
-    free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise StoreDown(
-            f"journal {path} is not upgraded: the backup {target.name} and the upgrade need {needed:,} bytes, and "
-            f"{free:,} are free on its disk: free space, then open the journal again",
-            "full",
-        )
 
 
 def _verify(db: apsw.Connection, part: Path) -> None:

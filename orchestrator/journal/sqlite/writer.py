@@ -183,7 +183,8 @@ class SqliteWriter(WriterThread[Transaction]):
             if self.suspended:
                 self._continue()
             if self.down is None:
-                self._give_back()
+                owed, self._owed = self._owed, []
+                self._commit(owed)
         return _AGAIN if due is None else min(due, _AGAIN)
 
     def _continue(self) -> None:
@@ -203,10 +204,6 @@ class SqliteWriter(WriterThread[Transaction]):
         reason, self.down = self.down, None
         self.suspended = False
         _log.warning("the %s continues: its disk has room again. Before: %s", self._noun, reason)
-
-    def _give_back(self) -> None:
-        owed, self._owed = self._owed, []
-        self._commit(owed)
 
     def _transact(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> list[Outcome]:
         if self._mark is not None:

@@ -62,19 +62,19 @@ class _App:
         if scope["type"] == "lifespan":
             await _live(receive, send)
         elif scope["type"] == "http":
-            await self._answer(_request(scope), send)
+            request = _request(scope)
+            if self._pages.is_quick(request.path):
+                answer = self._pages.answer(request)
+            else:
+                loop = asyncio.get_running_loop()
+                answer = await loop.run_in_executor(self._pool(), self._pages.answer, request)
+            headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+            await send({"type": "http.response.start", "status": answer.status.value, "headers": headers})
+            await send(
+                {"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body}
+            )
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
-
-    async def _answer(self, request: PageRequest, send: Send) -> None:
-        if self._pages.is_quick(request.path):
-            answer = self._pages.answer(request)
-        else:
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._pool(), self._pages.answer, request)
-        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
-        await send({"type": "http.response.start", "status": answer.status.value, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._making:

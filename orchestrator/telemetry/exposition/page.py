@@ -242,18 +242,14 @@ def rendered(
     the errors of a collector.
     """
     source = registry if registry is not None else _default()
-    encode, content_type = _encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept if _HEADER.fullmatch(accept) else "")
+    except (TypeError, ValueError):  # an invalid version
+        encode, content_type = choose_encoder("")
     body: bytes = encode(source.restricted_registry(names) if names else source)
     if gzip_accepted(encoding):
         return RenderedScrape(gzip.compress(body, compresslevel=5), content_type, zipped=True)
     return RenderedScrape(body, content_type, zipped=False)
-
-
-def _encoder(accept: str) -> tuple[Callable[[Any], bytes], str]:
-    try:
-        return choose_encoder(accept if _HEADER.fullmatch(accept) else "")
-    except (TypeError, ValueError):  # an invalid version
-        return choose_encoder("")
 
 
 def _default() -> CollectorRegistry:
@@ -383,7 +379,13 @@ class Pages:
         return None if self._token is None or self._bears_token(request) else HTTPStatus.UNAUTHORIZED
 
     def _operator(self, request: PageRequest) -> HTTPStatus | None:
-        if _is_local(request) or self._bears_token(request):
+        # Whether the client is on this host, and not behind a proxy or a foreign host name. A web page can send
+        # requests to a loopback port under a name of its own (DNS rebinding); the Host header reveals that.
+        if any(name in request.headers for name in _PASSED_ON):
+            is_local = False
+        else:
+            is_local = is_loopback_address(request.client) and _named_locally(request.headers.get("host", ""))
+        if is_local or self._bears_token(request):
             return None
         return HTTPStatus.FORBIDDEN if self._token is None else HTTPStatus.UNAUTHORIZED
 
@@ -432,17 +434,6 @@ def _broken(path: str, error: Exception) -> PageAnswer:
 
 def _anybody(_: PageRequest) -> HTTPStatus | None:
     return None
-
-
-def _is_local(request: PageRequest) -> bool:
-    """Return whether the client is on this host, and not behind a proxy or a foreign host name.
-
-    A web page can send requests to a loopback port under a name of its own (DNS rebinding); the Host header reveals
-    that.
-    """
-    if any(name in request.headers for name in _PASSED_ON):
-        return False
-    return is_loopback_address(request.client) and _named_locally(request.headers.get("host", ""))
 
 
 def _named_locally(host: str) -> bool:

@@ -109,9 +109,23 @@ class JournalCollector(Collector):
             yield from self._of_snapshot(picture)
 
     def _of_snapshot(self, picture: JournalSnapshot) -> Iterator[Metric]:
-        yield from _of_the_journal(picture, self._journal.backend)
+        yield family("journal_ended_runs", picture.ended)
+        yield family("journal_bytes", {(self._journal.backend,): picture.bytes})
+        yield family("journal_unreadable_runs", {(): picture.unreadable})
+        yield family("journal_last_read_timestamp_seconds", {(): picture.read_at})
+        yield family("journal_read_duration_seconds", {(): picture.seconds})
         if self._alone:
-            yield from _of_processes(picture)
+            moving = [run for run in picture.statuses if run.status != PARKED]
+            yield family("runs_active", Counter((run.machine, run.agent, run.state) for run in moving))
+            yield family(
+                "oldest_run_state_entered_timestamp_seconds",
+                _oldest(((run.machine, run.agent, run.state), run.entered_at) for run in moving),
+            )
+            yield family(
+                "oldest_run_started_timestamp_seconds",
+                _oldest(((run.machine, run.agent), run.started_at) for run in moving),
+            )
+            yield family("runs_completed_total", picture.completed)
 
     def _constant(self, statuses: Iterable[StoredRunStatus]) -> Iterator[Metric]:
         yield family("build_info", {(__version__, platform.python_version()): 1})
@@ -134,28 +148,6 @@ def registry_of(collector: JournalCollector) -> CollectorRegistry:
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
-
-
-def _of_processes(picture: JournalSnapshot) -> Iterator[Metric]:
-    moving = [run for run in picture.statuses if run.status != PARKED]
-    yield family("runs_active", Counter((run.machine, run.agent, run.state) for run in moving))
-    yield family(
-        "oldest_run_state_entered_timestamp_seconds",
-        _oldest(((run.machine, run.agent, run.state), run.entered_at) for run in moving),
-    )
-    yield family(
-        "oldest_run_started_timestamp_seconds",
-        _oldest(((run.machine, run.agent), run.started_at) for run in moving),
-    )
-    yield family("runs_completed_total", picture.completed)
-
-
-def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
-    yield family("journal_ended_runs", picture.ended)
-    yield family("journal_bytes", {(backend,): picture.bytes})
-    yield family("journal_unreadable_runs", {(): picture.unreadable})
-    yield family("journal_last_read_timestamp_seconds", {(): picture.read_at})
-    yield family("journal_read_duration_seconds", {(): picture.seconds})
 
 
 def _oldest(times: Iterable[tuple[tuple[str, ...], float]]) -> dict[tuple[str, ...], float]:
