@@ -29,7 +29,7 @@ from __future__ import annotations
 import inspect
 import json
 from base64 import b64decode
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -115,7 +115,12 @@ def tools(request: Request, messages: Sequence[Block]) -> dict[str, Any]:
     own = list(request.params.get("tools") or ())
     offers = [_tool(offer.name, offer.description, offer.parameters) for offer in request.tools]
     if not offers and not own:
-        called = {block["name"] for message in messages for block in _calls_in(message)}
+        called = {
+            block["name"]
+            for message in messages
+            for block in message["content"]
+            if block["type"] == "tool_use"
+        }
         if not called:
             return {}
         # The history shows calls, so they must be declared, and no tool may be called.
@@ -140,10 +145,6 @@ def _choice(request: Request) -> dict[str, Any]:
 def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     about = {"description": description} if description else {}
     return {"name": name, **about, "input_schema": {"type": "object", **parameters}}
-
-
-def _calls_in(message: Block) -> Iterator[Block]:
-    return (block for block in message["content"] if block["type"] == "tool_use")
 
 
 class _Turns:
@@ -218,7 +219,16 @@ def _block(part: Mapping[str, Any]) -> Block | None:
     if kind == "text":
         return dict(part) if str(part.get("text") or "").strip() else None
     if kind == "image_url":
-        return _picture(part)
+        given = part.get("image_url")
+        url = given.get("url") if isinstance(given, Mapping) else given
+        if not isinstance(url, str):
+            return dict(part)
+        kept = {name: value for name, value in part.items() if name == "cache_control"}
+        if data := data_of(url):
+            source = {"type": "base64", "media_type": data[0], "data": data[1]}
+        else:
+            source = {"type": "url", "url": url}
+        return {"type": "image", "source": source, **kept}
     if kind == "file":
         return _document(part)
     if kind in ("reasoning", "pydantic_ai", "openai_chat", *CITATIONS) or (
@@ -226,19 +236,6 @@ def _block(part: Mapping[str, Any]) -> Block | None:
     ):
         return None  # another vendor's: only the API that made it accepts it back
     return dict(part)
-
-
-def _picture(part: Mapping[str, Any]) -> Block:
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, Mapping) else given
-    if not isinstance(url, str):
-        return dict(part)
-    kept = {name: value for name, value in part.items() if name == "cache_control"}
-    if data := data_of(url):
-        source = {"type": "base64", "media_type": data[0], "data": data[1]}
-    else:
-        source = {"type": "url", "url": url}
-    return {"type": "image", "source": source, **kept}
 
 
 def _document(part: Mapping[str, Any]) -> Block:
@@ -407,7 +404,11 @@ class MessageAssembly:
         raw = mapping(raw)
         match raw.get("type"):
             case "message_start":
-                self._start(mapping(raw.get("message")))
+                message = mapping(raw.get("message"))
+                self._raw.update(message)
+                # Its output tokens are those of the beginning. The last event has the total.
+                begun = mapping(message.get("usage"))
+                self._count({name: count for name, count in begun.items() if name != "output_tokens"})
             case "content_block_start":
                 self.size += kept_size(event.data)
                 self.ended, self._open = False, True
@@ -436,12 +437,6 @@ class MessageAssembly:
             raise malformed("there is no message in the stream")
         blocks = [block.whole() for block in self._blocks]
         return response_of({**self._raw, "content": blocks, "usage": self._usage})
-
-    def _start(self, message: Mapping[str, Any]) -> None:
-        self._raw.update(message)
-        # Its output tokens are those of the beginning. The last event has the total.
-        begun = mapping(message.get("usage"))
-        self._count({name: count for name, count in begun.items() if name != "output_tokens"})
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         """Update the counts: those of a stream are totals. Omitted ones stay; some proxies send 0 in place of them."""
@@ -572,7 +567,10 @@ class Anthropic(SdkModel):
         kinds = checked_kinds(reads, ("text", "image", "file"))
         if max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens!r}; possible: 1 or more")
-        if client is not None and not _is_client(client):
+        # Whether it is one of the SDK's asynchronous clients: Bedrock's and others have no common base class.
+        if client is not None and not (
+            hasattr(client, "messages") and inspect.iscoroutinefunction(getattr(client, "close", None))
+        ):
             raise ConfigError(f"client is a {type(client).__name__}; possible: anthropic.AsyncAnthropic")
         if client is not None and (base_url is not None or api_key is not None):
             raise ConfigError("client brings its own address and key: give base_url and api_key to it")
@@ -752,8 +750,3 @@ def _parts(response: Response) -> list[dict[str, Any]]:
     if isinstance(response.content, str):
         return [{"type": "text", "text": response.content}]
     return response.content or []
-
-
-def _is_client(client: object) -> bool:
-    """Return whether it is one of the SDK's asynchronous clients: Bedrock's and others have no common base class."""
-    return hasattr(client, "messages") and inspect.iscoroutinefunction(getattr(client, "close", None))

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
-from orchestrator.llm.content_part import KINDS, PartKind
+from orchestrator.llm.content_part import KINDS
 from orchestrator.llm.message import Request, Response, input_bound
 from orchestrator.llm.port import LLM, Clock, SystemClock, check_params
 from orchestrator.llm.retry import FailureKind, classify
@@ -92,10 +92,22 @@ class Fallback:
         self.provider = choices[0].provider
         self.models = {choice.name: choice.provider for choice in reversed(choices)}
         """Configured name -> provider, for every model of the list."""
-        self.context_window = _window([choice.window for choice in choices], on)
-        self.max_output_tokens = _most_output([choice.llm for choice in choices])
+        # The tokens that can be read at once, 0 if that is unknown. It is the smallest window, because any model may
+        # be asked; with `context_length` it is the largest.
+        windows = [choice.window for choice in choices]
+        known = [window for window in windows if window]
+        if "context_length" in on:
+            self.context_window = max(windows) if len(known) == len(windows) else 0
+        else:
+            self.context_window = min(known, default=0)
+        # The maximum tokens of an answer of any of them, 0 if that is unknown.
+        llms = [choice.llm for choice in choices]
+        each = [int(getattr(llm, "max_output_tokens", 0) or 0) for llm in llms]
+        self.max_output_tokens = max(each) if all(each) else 0
         self.reports_cost = all(getattr(choice.llm, "reports_cost", False) for choice in choices)
-        self.reads = tuple(kind for kind in KINDS if all(kind in _reads(choice.llm) for choice in choices))
+        self.reads = tuple(
+            kind for kind in KINDS if all(kind in getattr(choice.llm, "reads", KINDS) for choice in choices)
+        )
         self.double = all(getattr(choice.llm, "double", False) is True for choice in choices)
         """Whether all of them are doubles, not real models."""
         self._choices = choices
@@ -111,7 +123,13 @@ class Fallback:
 
     async def complete(self, request: Request) -> Response:
         """Ask one model. Raises LLMError, `retryable` if another model takes the next try, or the model's own error."""
-        choice = self._choose(request)
+        # The first ready model that accepts a request of this size, else the one that is ready first.
+        with self._lock:
+            size = self._size(request)
+            possible = [choice for choice in self._choices if choice.takes(size)] or self._choices
+            now = self._clock.monotonic()
+            ready = next((choice for choice in possible if choice.ready_at <= now), None)
+            choice = ready or min(possible, key=lambda choice: choice.ready_at)
         if request.route is not None:
             request.route.model = choice.name
         try:
@@ -130,15 +148,6 @@ class Fallback:
         for choice in self._choices:
             if (close := getattr(choice.llm, "aclose", None)) is not None:
                 await close()
-
-    def _choose(self, request: Request) -> _Choice:
-        """Return the first ready model that accepts a request of this size, else the one that is ready first."""
-        with self._lock:
-            size = self._size(request)
-            possible = [choice for choice in self._choices if choice.takes(size)] or self._choices
-            now = self._clock.monotonic()
-            ready = next((choice for choice in possible if choice.ready_at <= now), None)
-            return ready or min(possible, key=lambda choice: choice.ready_at)
 
     def _size(self, request: Request) -> int:
         """Return the estimated tokens of a request.
@@ -165,7 +174,8 @@ class Fallback:
 
     def _note_too_long(self, failed: _Choice, size: int) -> None:
         for choice in self._choices:
-            if choice is failed or not _is_larger(choice.window, failed.window):
+            is_larger = not choice.window or not failed.window or choice.window > failed.window
+            if choice is failed or not is_larger:
                 choice.too_long = min(size, choice.too_long or size)
 
 
@@ -175,31 +185,6 @@ def _choice(llm: Any) -> _Choice:
     name, provider = getattr(llm, "model", None), getattr(llm, "provider", None)
     window = int(getattr(llm, "context_window", 0) or 0)
     return _Choice(llm, str(name or "unknown"), str(provider or "_unknown"), window)
-
-
-def _window(windows: Sequence[int], on: Sequence[str]) -> int:
-    """Return the tokens that can be read at once, 0 if that is unknown.
-
-    It is the smallest window, because any model may be asked; with `context_length` it is the largest.
-    """
-    known = [window for window in windows if window]
-    if "context_length" in on:
-        return max(windows) if len(known) == len(windows) else 0
-    return min(known, default=0)
-
-
-def _reads(llm: LLM) -> Collection[PartKind]:
-    return getattr(llm, "reads", KINDS)
-
-
-def _most_output(llms: Iterable[Any]) -> int:
-    """Return the maximum tokens of an answer of any of them, 0 if that is unknown."""
-    each = [int(getattr(llm, "max_output_tokens", 0) or 0) for llm in llms]
-    return max(each) if all(each) else 0
-
-
-def _is_larger(window: int, than: int) -> bool:
-    return not window or not than or window > than
 
 
 def _worth_another_try(error: Exception, failure: FailureKind, failed: _Choice, other: _Choice) -> LLMError:

@@ -212,7 +212,16 @@ def of_answer(
     A status of 404 names the `url`: a wrong base URL is its usual cause.
     """
     problem = _problem(body)
-    words = _words(problem)
+    # The codes and types of an error, the most exact first.
+    inner, details = problem.get("innererror"), problem.get("details")
+    found = (
+        problem.get("code"),
+        inner.get("code") if isinstance(inner, Mapping) else None,
+        details.get("error_code") if isinstance(details, Mapping) else None,
+        problem.get("type"),
+        problem.get("status"),
+    )
+    words = [word.lower() for word in found if isinstance(word, str)]
     status = status if _is_error(status) else _number(problem)
     message = _message(problem, body)
     said = {name.lower(): value for name, value in (headers or {}).items()}
@@ -267,7 +276,7 @@ def of_exception(error: BaseException, *, partial: str = "", address: str = "") 
         return of_answer(
             status, getattr(response, "headers", None), body, partial=partial, url=_url(error) or address
         )
-    if _is_redirect(status):
+    if isinstance(status, int) and _FIRST_REDIRECT <= status < _FIRST_ERROR:
         return _redirected(status, getattr(response, "headers", {}))
     causes = list(_causes(error))
     kind = next((kind for one in reversed(causes) if (kind := _kind_of_type(one)) is not None), None)
@@ -321,19 +330,6 @@ def _problem(body: object) -> Mapping[str, Any]:
     return {"message": inner, "code": inner, **body} if isinstance(inner, str) else body
 
 
-def _words(problem: Mapping[str, Any]) -> list[str]:
-    """Return the codes and types of an error, the most exact first."""
-    inner, details = problem.get("innererror"), problem.get("details")
-    found = (
-        problem.get("code"),
-        inner.get("code") if isinstance(inner, Mapping) else None,
-        details.get("error_code") if isinstance(details, Mapping) else None,
-        problem.get("type"),
-        problem.get("status"),
-    )
-    return [word.lower() for word in found if isinstance(word, str)]
-
-
 def _read(body: object) -> object:
     """Return a body that a library left as bytes: as JSON, or as text."""
     if not isinstance(body, bytes):
@@ -356,10 +352,6 @@ def _number(problem: Mapping[str, Any]) -> int | None:
 
 def _is_error(status: object) -> TypeGuard[int]:
     return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST_ERROR
-
-
-def _is_redirect(status: object) -> TypeGuard[int]:
-    return isinstance(status, int) and _FIRST_REDIRECT <= status < _FIRST_ERROR
 
 
 def _message(problem: Mapping[str, Any], body: object) -> str:
@@ -470,7 +462,7 @@ def _kind_of_type(error: BaseException) -> str | None:
 
 
 def _message_of(kind: str, error: BaseException | None, root: BaseException | None, partial: str) -> str:
-    host = _host(error)
+    host = urlsplit(_url(error)).hostname or ""
     sentence = SENTENCES[kind] + (f" at {host}" if host else "")
     if partial:
         sentence += f" after {len(partial)} characters of its answer"
@@ -486,10 +478,6 @@ def _message_of(kind: str, error: BaseException | None, root: BaseException | No
 
 _PLAIN_WORDS = re.compile(r"\s*[^\W\d_][^<]*\Z")
 """A document that is words in place of JSON, and no page."""
-
-
-def _host(error: BaseException | None) -> str:
-    return urlsplit(_url(error)).hostname or ""
 
 
 def _url(error: BaseException | None) -> str:

@@ -145,7 +145,14 @@ class RateLimiter:
             wait = self._wait(now, tokens)
             if not self._waiting and not wait:
                 return self._admit(now, tokens)
-            self._refuse(wait)
+            limit = self.limit
+            if limit.queue and len(self._waiting) >= limit.queue:
+                raise LLMError(
+                    f"the rate limiter refused a request: {limit.queue} wait already (queue={limit.queue}); send fewer "
+                    "requests at once, or raise the limits",
+                    kind="rate_limited",
+                    retry_after=self._known(wait),
+                )
             waiter = _Waiter(asyncio.get_running_loop(), tokens, now)
             self._waiting.append(waiter)
         try:
@@ -188,15 +195,13 @@ class RateLimiter:
                 if left <= 0 or (first and left < wait < math.inf):
                     self._give_up(wait)
                 waiter.bell = waiter.loop.create_future()
-            await self._rung(waiter.bell, min(wait, left))
-
-    async def _rung(self, bell: asyncio.Future[None], seconds: float) -> None:
-        timer = None if seconds == math.inf else self.clock.call_later(seconds, lambda: _set(bell))
-        try:
-            await bell
-        finally:
-            if timer is not None:
-                timer.cancel()
+            seconds = min(wait, left)
+            timer = None if seconds == math.inf else self.clock.call_later(seconds, lambda: _set(waiter.bell))
+            try:
+                await waiter.bell
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     def _patience(self, waiter: _Waiter, now: float) -> float:
         if not self.limit.max_wait:
@@ -213,7 +218,11 @@ class RateLimiter:
 
     def _wait(self, now: float, tokens: int) -> float:
         """Return the seconds until such a request fits: 0 for now, infinity if unknown."""
-        self._forget(now)
+        # Drop requests that started more than a minute ago.
+        while self._minute and self._minute[0].at + MINUTE - now <= _ROUNDING:
+            entry = self._minute.popleft()
+            entry.counted = False
+            self._tokens -= entry.tokens
         limit, waits = self.limit, [self._paused_until - now]
         if limit.concurrency and self._active >= limit.concurrency:
             return math.inf
@@ -235,23 +244,6 @@ class RateLimiter:
             used -= entry.tokens
             until = entry.at + MINUTE
         return until
-
-    def _forget(self, now: float) -> None:
-        """Drop requests that started more than a minute ago."""
-        while self._minute and self._minute[0].at + MINUTE - now <= _ROUNDING:
-            entry = self._minute.popleft()
-            entry.counted = False
-            self._tokens -= entry.tokens
-
-    def _refuse(self, wait: float) -> None:
-        limit = self.limit
-        if limit.queue and len(self._waiting) >= limit.queue:
-            raise LLMError(
-                f"the rate limiter refused a request: {limit.queue} wait already (queue={limit.queue}); send fewer "
-                "requests at once, or raise the limits",
-                kind="rate_limited",
-                retry_after=self._known(wait),
-            )
 
     def _give_up(self, wait: float) -> None:
         delay = self._known(wait)
@@ -322,7 +314,11 @@ class RateLimitedModel:
 
     async def _enter(self, request: Request) -> AdmittedRequest:
         limiter, route = self.limiter, request.route
-        tokens = _estimate(request) if limiter.limit.tokens_per_minute else 0
+        tokens = (
+            (input_bound(request.messages, request.tools) + output_bound(request.params))
+            if limiter.limit.tokens_per_minute
+            else 0
+        )
         began = limiter.clock.monotonic()
         if route is not None:
             route.waiting = True
@@ -337,10 +333,6 @@ class RateLimitedModel:
         if route is not None:
             route.waiting = False
         return entry
-
-
-def _estimate(request: Request) -> int:
-    return input_bound(request.messages, request.tools) + output_bound(request.params)
 
 
 def _total(response: object) -> int | None:

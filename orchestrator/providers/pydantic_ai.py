@@ -474,7 +474,13 @@ class _Listener:
             if event.event_kind == "part_start":
                 self._started(event.index, event.part)
             elif event.event_kind == "part_delta":
-                self._grown(event.index, event.delta)
+                delta = event.delta
+                if delta.part_delta_kind == "text":
+                    self._text(delta.content_delta)
+                elif delta.part_delta_kind == "thinking":
+                    self._thought(delta.content_delta)
+                elif delta.part_delta_kind == "tool_call":
+                    self._given(event.index, delta.args_delta)
 
     def take_whole(self, answer: ModelResponse) -> None:
         """Deliver an answer that was not streamed."""
@@ -489,14 +495,6 @@ class _Listener:
         elif part.part_kind == "tool-call":
             self._calls[index] = len(self._calls), part.tool_name
             self._given(index, part.args)
-
-    def _grown(self, index: int, delta: Any) -> None:
-        if delta.part_delta_kind == "text":
-            self._text(delta.content_delta)
-        elif delta.part_delta_kind == "thinking":
-            self._thought(delta.content_delta)
-        elif delta.part_delta_kind == "tool_call":
-            self._given(index, delta.args_delta)
 
     def _text(self, piece: str) -> None:
         if piece and self._on_delta is not None:

@@ -69,9 +69,21 @@ class _Conversation:
 
     def add(self, message: Message) -> None:
         if message.role == "assistant":
-            self._answered(message)
+            if message.content or message.tool_calls or message.refusal:
+                begun = any(not isinstance(part, SystemPromptPart) for part in self._parts)
+                if not begun and not any(isinstance(earlier, ModelResponse) for earlier in self._messages):
+                    self._parts.append(UserPromptPart(BEGINNING))  # Anthropic, Gemini and Bedrock require it
+                self._close_request()
+                answer = _kept(message) or _answer_of(message)
+                for part, call in zip(_calls_in(answer), message.tool_calls, strict=True):
+                    part.tool_call_id, part.tool_name = call.id, call.name  # repaired
+                    self._names[call.id] = call.name
+                self._messages.append(answer)
         elif message.role == "tool":
-            self._parts.append(self._result(message))
+            id_ = message.tool_call_id or ""
+            outcome: Any = "failed" if message.is_error else "success"
+            result = ToolReturnPart(self._names[id_], _content(message.content), id_, outcome=outcome)
+            self._parts.append(result)
         elif message.role == "user":
             self._parts.append(UserPromptPart(_content(message.content)))
         elif message.text:
@@ -85,24 +97,6 @@ class _Conversation:
         if self._parts:
             self._messages.append(ModelRequest(self._parts))
             self._parts = []
-
-    def _answered(self, message: Message) -> None:
-        if not (message.content or message.tool_calls or message.refusal):
-            return
-        begun = any(not isinstance(part, SystemPromptPart) for part in self._parts)
-        if not begun and not any(isinstance(earlier, ModelResponse) for earlier in self._messages):
-            self._parts.append(UserPromptPart(BEGINNING))  # Anthropic, Gemini and Bedrock require it
-        self._close_request()
-        answer = _kept(message) or _answer_of(message)
-        for part, call in zip(_calls_in(answer), message.tool_calls, strict=True):
-            part.tool_call_id, part.tool_name = call.id, call.name  # repaired
-            self._names[call.id] = call.name
-        self._messages.append(answer)
-
-    def _result(self, message: Message) -> ModelRequestPart:
-        id_ = message.tool_call_id or ""
-        outcome: Any = "failed" if message.is_error else "success"
-        return ToolReturnPart(self._names[id_], _content(message.content), id_, outcome=outcome)
 
 
 def _answer_of(message: Message) -> ModelResponse:
@@ -132,11 +126,14 @@ def _calls_in(answer: ModelResponse) -> list[ToolCallPart]:
 
 
 def _calls(answer: ModelResponse) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(part.tool_call_id, part.tool_name, _arguments(part)) for part in _calls_in(answer))
-
-
-def _arguments(part: ToolCallPart) -> str:
-    return part.args if isinstance(part.args, str) else part.args_as_json_str()
+    return tuple(
+        ToolCall(
+            part.tool_call_id,
+            part.tool_name,
+            part.args if isinstance(part.args, str) else part.args_as_json_str(),
+        )
+        for part in _calls_in(answer)
+    )
 
 
 def _text(answer: ModelResponse) -> str:

@@ -82,23 +82,21 @@ def _message_differences(expected: Message, actual: Message, index: int) -> Iter
         pairs.append((f"{where}.arguments", theirs.arguments, ours.arguments))
     for member, recorded, mine in pairs:
         if recorded != mine:
-            yield RequestDifference(index, member, *_cut_to_difference(recorded, mine))
+            # Both values in short form, from a little before their first difference.
+            if not (isinstance(recorded, str) and isinstance(mine, str)):
+                cut_to_difference = shorten(repr(recorded)), shorten(repr(mine))
+            else:
+                limit = min(len(recorded), len(mine))
+                parting = next((at for at in range(limit) if recorded[at] != mine[at]), limit)
+                begin = max(0, parting - _LEAD)
+                mark = "…" if begin else ""
+                cut_to_difference = mark + shorten(repr(recorded[begin:])), mark + shorten(repr(mine[begin:]))
+            yield RequestDifference(index, member, *cut_to_difference)
 
 
 def _content(message: Message) -> object:
     """Return the content to compare. A result is compared as text, even if it was recorded in parts."""
     return message.text if message.role == "tool" else message.content
-
-
-def _cut_to_difference(recorded: object, ours: object) -> tuple[str, str]:
-    """Return both values in short form, from a little before their first difference."""
-    if not (isinstance(recorded, str) and isinstance(ours, str)):
-        return shorten(repr(recorded)), shorten(repr(ours))
-    limit = min(len(recorded), len(ours))
-    parting = next((at for at in range(limit) if recorded[at] != ours[at]), limit)
-    begin = max(0, parting - _LEAD)
-    mark = "…" if begin else ""
-    return mark + shorten(repr(recorded[begin:])), mark + shorten(repr(ours[begin:]))
 
 
 RESULTS_OUT_OF_ORDER = "results_out_of_order"
@@ -194,7 +192,12 @@ def _oddity(messages: Sequence[Message], index: int) -> str | None:
     here = messages[index]
     following = messages[index + 1] if index + 1 < len(messages) else None
     if here.role == "assistant" and here.tool_calls:
-        return None if _answered(here.tool_calls, messages, index) else RESULTS_OUT_OF_ORDER
+        # Whether the results after message `index` are those of its calls; fewer only at the end.
+        results = [message.tool_call_id or "" for message in results_after(messages, index)]
+        wanted = [call.id for call in here.tool_calls]
+        at_end = index + 1 + len(results) == len(messages)
+        answered = results == (wanted[: len(results)] if at_end else wanted)
+        return None if answered else RESULTS_OUT_OF_ORDER
     if following is None:
         return None
     if here.role == "assistant":
@@ -202,14 +205,6 @@ def _oddity(messages: Sequence[Message], index: int) -> str | None:
     if here.role == "tool":
         return MESSAGE_RIGHT_AFTER_RESULT if is_prompt(following) else None
     return RESULTS_OUT_OF_ORDER if following.role == "tool" else None
-
-
-def _answered(calls: Sequence[ToolCall], messages: Sequence[Message], index: int) -> bool:
-    """Return whether the results after message `index` are those of its calls; fewer only at the end."""
-    results = [message.tool_call_id or "" for message in results_after(messages, index)]
-    wanted = [call.id for call in calls]
-    at_end = index + 1 + len(results) == len(messages)
-    return results == (wanted[: len(results)] if at_end else wanted)
 
 
 def expectation(record: ProviderRecord) -> str:

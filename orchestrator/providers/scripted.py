@@ -110,12 +110,7 @@ class _Double:
             answer = cut
         if isinstance(answer, LLMError):
             await stream(answer.partial, request)
-        response = self._response(answer, turn)
-        await stream(response.content, request, response.reasoning, response.tool_calls)
-        return response
-
-    def _response(self, answer: object, turn: int) -> Response:
-        """Return the answer as a response; raise it if it is an exception."""
+        # The answer as a response; raise it if it is an exception.
         if isinstance(answer, BaseException):
             raise answer
         response = answer if isinstance(answer, Response) else self._written(answer, turn)
@@ -123,7 +118,9 @@ class _Double:
             dataclasses.replace(one, id=f"call_{turn}_{position}") if one.id == AUTO_ID else one
             for position, one in enumerate(response.tool_calls)
         )
-        return dataclasses.replace(response, tool_calls=calls, model=response.model or self.model)
+        response = dataclasses.replace(response, tool_calls=calls, model=response.model or self.model)
+        await stream(response.content, request, response.reasoning, response.tool_calls)
+        return response
 
     def _written(self, answer: object, turn: int) -> Response:
         """Return a response for one of the short forms."""

@@ -148,7 +148,7 @@ class SdkModel(VendorModel):
     async def _answered(self, request: Request) -> Response:
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
         body = self._with_cache_hints(body, request)
-        client = await self._client()
+        client = await self._clients.get() if self._host_client is None else self._host_client
         resource = self._resource(client)
         opening = resource.with_streaming_response.create(**self._sendable(client, body))
         with self._judged(), short_errors():
@@ -156,7 +156,11 @@ class SdkModel(VendorModel):
         try:
             chunks = answer.iter_bytes()
             with self._judged():
-                beginning = await _beginning(chunks)
+                # The first bytes of a body that are not blank: enough to tell its format, fewer only if it is
+                # shorter.
+                beginning = b""
+                while len(beginning) < _LONGEST_FIELD and (chunk := await anext(chunks, None)) is not None:
+                    beginning = (beginning + chunk).lstrip(_BLANK)
             kind = answer.headers.get("content-type", "")
             if _is_stream(beginning, kind, expected=request.on_delta is not None):
                 return await self._streamed(beginning, chunks, request)
@@ -212,22 +216,24 @@ class SdkModel(VendorModel):
                 raise
             if event is None:
                 break
-            said = self._taken(assembly, event)
+            with self._reading(assembly):
+                if event.name == "error":
+                    raise fault.of_answer(None, None, _json_or_text(event.data), partial=assembly.text)
+                piece = assembly.take(event)
+            if 0 < self.max_response_bytes < assembly.size:
+                raise too_large(self.max_response_bytes)
+            said = piece
             others, assembly.others = assembly.others, []
             _deliver(request, said, others)
         with self._reading(assembly):
             response = assembly.response()
-        await _drained(chunks)
+        # Read the rest of a stream, so that the connection can be reused; not for long, because the answer is
+        # complete.
+        with suppress(Exception):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                async for _ in chunks:
+                    pass
         return response
-
-    def _taken(self, assembly: AnswerAssembly, event: ServerSentEvent) -> str:
-        with self._reading(assembly):
-            if event.name == "error":
-                raise fault.of_answer(None, None, _json_or_text(event.data), partial=assembly.text)
-            piece = assembly.take(event)
-        if 0 < self.max_response_bytes < assembly.size:
-            raise too_large(self.max_response_bytes)
-        return piece
 
     # ---- the SDK ----
 
@@ -262,9 +268,6 @@ class SdkModel(VendorModel):
         watch_errors(client)
         return client
 
-    async def _client(self) -> Any:
-        return await self._clients.get() if self._host_client is None else self._host_client
-
 
 def _deliver(request: Request, said: str, others: Iterable[ReasoningPiece | ArgumentsPiece]) -> None:
     """Pass new pieces of an answer to the listeners of its request."""
@@ -286,14 +289,6 @@ def _json_or_text(data: str) -> object:
         return data
 
 
-async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
-    """Return the first bytes of a body that are not blank: enough to tell its format, fewer only if it is shorter."""
-    beginning = b""
-    while len(beginning) < _LONGEST_FIELD and (chunk := await anext(chunks, None)) is not None:
-        beginning = (beginning + chunk).lstrip(_BLANK)
-    return beginning
-
-
 def _is_stream(beginning: bytes, content_type: str, *, expected: bool) -> bool:
     """Return whether a body is an event stream. Its first bytes decide, because servers give wrong content types."""
     if beginning[:1] in (b"{", b"[", b"<"):
@@ -301,11 +296,3 @@ def _is_stream(beginning: bytes, content_type: str, *, expected: bool) -> bool:
     if _FIELD.match(beginning):
         return True
     return expected and ("event-stream" in content_type or not beginning)
-
-
-async def _drained(chunks: AsyncIterator[bytes]) -> None:
-    """Read the rest of a stream, so that the connection can be reused; not for long, because the answer is complete."""
-    with suppress(Exception):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in chunks:
-                pass

@@ -85,17 +85,15 @@ def _keeps(schema: object, depth: int) -> bool:
         return False
     if "$ref" in words:
         return len(words) == 1 and str(schema["$ref"]).startswith("#")
-    closed = not _is_open_object(schema)
-    return closed and all(_keeps(inner, depth + more) for inner, more in _inner(schema))
-
-
-def _is_open_object(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type")
     if "properties" not in schema and "object" not in (kinds if isinstance(kinds, list) else (kinds,)):
-        return False
-    properties = schema.get("properties", {})
-    required = schema.get("required", [])
-    return schema.get("additionalProperties") is not False or set(required) != set(properties)
+        is_open_object = False
+    else:
+        properties = schema.get("properties", {})
+        required = schema.get("required", [])
+        is_open_object = schema.get("additionalProperties") is not False or set(required) != set(properties)
+    closed = not is_open_object
+    return closed and all(_keeps(inner, depth + more) for inner, more in _inner(schema))
 
 
 def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[object, int]]:

@@ -238,7 +238,13 @@ class _History:
         unnamed = (position for position, known in self._open.items() if not (known and id_))
         position = next(same, next(unnamed, None))
         if position is None:
-            self._others.append(_as_text(message))
+            # A result without a call as text of the user.
+            about = f"[result of {message.name}]" if message.name else "[result]"
+            if isinstance(message.content, list):
+                as_text = Message("user", [{"type": "text", "text": about}, *message.content])
+            else:
+                as_text = Message("user", f"{about}\n{message.content or ''}".rstrip())
+            self._others.append(as_text)
             return
         del self._open[position]
         call = self._calls[position]
@@ -254,14 +260,6 @@ class _History:
             self._messages.append(self._results.get(position, missing))
         self._messages += self._others
         self._calls, self._open, self._results, self._others = (), {}, {}, []
-
-
-def _as_text(result: Message) -> Message:
-    """Return a result without a call as text of the user."""
-    about = f"[result of {result.name}]" if result.name else "[result]"
-    if isinstance(result.content, list):
-        return Message("user", [{"type": "text", "text": about}, *result.content])
-    return Message("user", f"{about}\n{result.content or ''}".rstrip())
 
 
 class VendorModel(ABC):

@@ -260,7 +260,11 @@ class McpServer:
         except Unreachable as error:
             raise ConfigError(str(error)) from error
         try:
-            self._name(session.server_name)
+            # Take the name that the server gives itself, unless the host gave it one.
+            if not self._options.get("name") and (
+                name := clean(" ".join(session.server_name.split()), NAME_CHARS)
+            ):
+                self.name = self._pool.name = name
             known = [tool.name for tool in session.tools]
             self._choice.check(self.name, [*known, LIST, READ] if session.has_resources else known)
             self._declare(session.tools, resources=session.has_resources)
@@ -274,11 +278,6 @@ class McpServer:
     ) -> None:
         await self._caller.stop()
         await self._pool.stop()
-
-    def _name(self, said: str) -> None:
-        """Take the name that the server gives itself, unless the host gave it one."""
-        if not self._options.get("name") and (name := clean(" ".join(said.split()), NAME_CHARS)):
-            self.name = self._pool.name = name
 
     def _declare(self, tools: Iterable[Tool], *, resources: bool = False) -> tuple[ToolSpec, ...]:
         """Take the first list of a connection, and return the allowed tools."""

@@ -105,7 +105,13 @@ def content_of(result: CallToolResult, reader: Reader = Reader()) -> Content:  #
     if structured is not None and not _repeats(result.content, texts, structured):
         as_json = to_json(structured).decode()
         blocks = [
-            block for block in blocks if not (isinstance(block, str) and block and _holds(structured, block))
+            block
+            for block in blocks
+            if not (
+                isinstance(block, str)
+                and block
+                and (block in _values(structured) or _is_same(_parsed(block), structured))
+            )
         ]
         blocks.append(as_json)
     merged = joined(blocks)
@@ -194,11 +200,6 @@ def _has(whole: str, value: str) -> bool:
     if len(value) > _WORD:
         return value in whole
     return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", whole) is not None
-
-
-def _holds(structured: object, text: str) -> bool:
-    """Return whether a value of structured content is this text."""
-    return text in _values(structured) or _is_same(_parsed(text), structured)
 
 
 def _is_same(parsed: object, structured: object) -> bool:

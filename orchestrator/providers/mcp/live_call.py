@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from orchestrator.providers.mcp.answer import Reader
 from orchestrator.providers.mcp.server_request import (
@@ -191,7 +191,10 @@ class LiveCall:
 
     def _may_sample(self, sampling: Sampling) -> bool:
         if self._samples_left == 0:
-            sampling.reply(_too_many())
+            from mcp_types import INVALID_REQUEST, ErrorData
+
+            too_many = ErrorData(code=INVALID_REQUEST, message=TOO_MANY)
+            sampling.reply(too_many)
             return False
         self._samples_left = None if self._samples_left is None else self._samples_left - 1
         self._samples[sampling.request.digest] += 1
@@ -299,21 +302,11 @@ class LiveCalls:
             ready = [] if several else [one for one in ready if one.is_allowed]
         elif several:
             for one in ready:
-                _fail(one.answer)
+                if not one.answer.done():
+                    one.answer.set_exception(SeveralRuns())
             self._waiting.clear()
             return
         for call in free:
             while ready and call.open is None:
                 self._waiting.remove(one := ready.pop(0))
                 call.take(one)
-
-
-def _fail(answer: asyncio.Future[Any]) -> None:
-    if not answer.done():
-        answer.set_exception(SeveralRuns())
-
-
-def _too_many() -> ErrorData:
-    from mcp_types import INVALID_REQUEST, ErrorData
-
-    return ErrorData(code=INVALID_REQUEST, message=TOO_MANY)

@@ -157,7 +157,12 @@ def declared(
             why = f"its name would be {name!r}, like that of {clean(first.theirs, NAME_CHARS)!r}"
             without.append(NotOffered(tool.name, why))
         else:
-            offers[name.casefold()] = _offer(tool, name, choice.effect(tool.name))
+            effect = choice.effect(tool.name)
+            about = clean(tool.description or tool.title or "", _TEXT_CHARS)
+            parameters = _cleaned(tool.input_schema)
+            offers[name.casefold()] = ServerTool(
+                name, tool.name, about, parameters, tool.input_schema, effect or effect_of(tool.annotations)
+            )
     return tuple(offers.values()), tuple(without)
 
 
@@ -183,14 +188,6 @@ def _fault(tool: Tool) -> str | None:
     if tool.execution is not None and tool.execution.task_support == "required":
         return "it runs only as a task, which this client does not support"
     return None
-
-
-def _offer(tool: Tool, name: str, effect: Effect | None) -> ServerTool:
-    about = clean(tool.description or tool.title or "", _TEXT_CHARS)
-    parameters = _cleaned(tool.input_schema)
-    return ServerTool(
-        name, tool.name, about, parameters, tool.input_schema, effect or effect_of(tool.annotations)
-    )
 
 
 def _cleaned(schema: Any) -> Any:

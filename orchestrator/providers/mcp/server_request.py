@@ -11,7 +11,6 @@ is never added (`includeContext`); the specification allows a client to ignore b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -62,9 +61,36 @@ def input_request(server: str, params: ElicitRequestParams) -> InputRequest:
     """Return an elicitation as a request to a person, with the name of its server. Raises BadElicitation."""
     message = f"{server} asks: {clean(params.message, _MESSAGE_CHARS)}"
     if params.mode == "url":
-        return InputRequest(message, url=_address(params.url))
+        url = params.url
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.username
+        except ValueError:
+            usable = False
+        if not usable or len(url) > _URL_CHARS or clean(url, _URL_CHARS) != url or not url.isascii():
+            raise BadElicitation(
+                f"its address must start with https:// or http:// and a host, in ASCII, with at most {_URL_CHARS:,} "
+                "characters and without a user"
+            )
+        return InputRequest(message, url=url)
     try:
-        return InputRequest(message, _form(params.requested_schema))
+        # The form with clean texts and the known members only. Raises BadElicitation.
+        schema = params.requested_schema
+        fields = schema.get("properties", {})
+        required = schema.get("required", [])
+        if schema.get("type") != "object" or not isinstance(fields, dict) or not isinstance(required, list):
+            raise BadElicitation("its schema must describe an object with properties")
+        if len(fields) > _FIELDS or len(json.dumps(schema)) > _SCHEMA_BYTES:
+            raise BadElicitation(
+                f"its form is too large: at most {_FIELDS} fields and {_SCHEMA_BYTES:,} bytes"
+            )
+        names = [name for name in required if name in fields]
+        form = {
+            "type": "object",
+            "properties": {_name(name): _field(name, about) for name, about in fields.items()},
+            **({"required": names} if names else {}),
+        }
+        return InputRequest(message, form)
     except ConfigError as error:
         raise BadElicitation(str(error)) from error
 
@@ -75,36 +101,6 @@ def elicit_result(answer: InputAnswer) -> ElicitResult:
 
     content: Any = dict(answer.content) if answer.action == "accept" else None
     return ElicitResult(action=answer.action, content=content)
-
-
-def _address(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.username
-    except ValueError:
-        usable = False
-    if not usable or len(url) > _URL_CHARS or clean(url, _URL_CHARS) != url or not url.isascii():
-        raise BadElicitation(
-            f"its address must start with https:// or http:// and a host, in ASCII, with at most {_URL_CHARS:,} "
-            "characters and without a user"
-        )
-    return url
-
-
-def _form(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the form with clean texts and the known members only. Raises BadElicitation."""
-    fields = schema.get("properties", {})
-    required = schema.get("required", [])
-    if schema.get("type") != "object" or not isinstance(fields, dict) or not isinstance(required, list):
-        raise BadElicitation("its schema must describe an object with properties")
-    if len(fields) > _FIELDS or len(json.dumps(schema)) > _SCHEMA_BYTES:
-        raise BadElicitation(f"its form is too large: at most {_FIELDS} fields and {_SCHEMA_BYTES:,} bytes")
-    names = [name for name in required if name in fields]
-    return {
-        "type": "object",
-        "properties": {_name(name): _field(name, about) for name, about in fields.items()},
-        **({"required": names} if names else {}),
-    }
 
 
 def _name(name: str) -> str:

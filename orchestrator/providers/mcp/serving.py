@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         CallToolRequestParams,
         CallToolResult,
         ElicitationCapability,
-        ElicitResult,
         InputRequiredResult,
         ListToolsResult,
         PaginatedRequestParams,
@@ -143,27 +142,19 @@ async def _call(
     if agent is None:
         raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are: {', '.join(known)}")
     try:
-        run_id = await _run_of(agent, params)
+        # The run of a call: the one that it names, or a new one.
+        given = params.arguments or {}
+        run_id, prompt = params.request_state or given.get("run_id"), given.get("prompt")
+        if not isinstance(run_id, str) or not run_id:
+            if not isinstance(prompt, str) or not prompt.strip():
+                raise MCPError(INVALID_PARAMS, "the argument `prompt` must be text that is not blank")
+            run_id = await agent.start(prompt)
         for key, response in (params.input_responses or {}).items():
             if not await _take(agent, run_id, key, response):
                 return _waits(run_id)
         return await _result_or_questions(agent, context, run_id)
     except OrchestratorError as error:
         return _result(RunAnswer(str(error), is_error=True))
-
-
-async def _run_of(agent: ServedAgent, params: CallToolRequestParams) -> str:
-    """Return the run of a call: the one that it names, or a new one. Raises MCPError."""
-    from mcp import MCPError
-    from mcp_types import INVALID_PARAMS
-
-    given = params.arguments or {}
-    run_id, prompt = params.request_state or given.get("run_id"), given.get("prompt")
-    if isinstance(run_id, str) and run_id:
-        return run_id
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise MCPError(INVALID_PARAMS, "the argument `prompt` must be text that is not blank")
-    return await agent.start(prompt)
 
 
 async def _result_or_questions(
@@ -188,7 +179,15 @@ async def _result_or_questions(
             requests: Any = {key: ElicitRequest(params=form) for key, form in forms.items()}
             return InputRequiredResult(input_requests=requests, request_state=run_id)
         for key, form in forms.items():
-            said = await _elicited(context, form)
+            if form.mode == "url":
+                session = context.session
+                said = await session.elicit_url(
+                    form.message, form.url, form.elicitation_id, context.request_id
+                )
+            else:
+                said = await context.session.elicit_form(
+                    form.message, form.requested_schema, context.request_id
+                )
             if not await _take(agent, run_id, key, said):
                 return _waits(run_id)
     return _result(found)
@@ -203,13 +202,6 @@ def _form(question: RunQuestion, elicitation: ElicitationCapability) -> Any:
         return ElicitRequestURLParams(message=text, url=question.url, elicitation_id=question.key)
     schema = _DECISION if question.schema is None else dict(question.schema)
     return ElicitRequestFormParams(message=text, requested_schema=schema)
-
-
-async def _elicited(context: ServerRequestContext[Any], params: Any) -> ElicitResult:
-    if params.mode == "url":
-        session = context.session
-        return await session.elicit_url(params.message, params.url, params.elicitation_id, context.request_id)
-    return await context.session.elicit_form(params.message, params.requested_schema, context.request_id)
 
 
 async def _take(agent: ServedAgent, run_id: str, key: str, response: object) -> bool:

@@ -163,7 +163,13 @@ class McpSession:
             if client.server_info is not None:
                 self.server_name = client.server_info.name
             self.tools = await self._all_tools(client)
-            self.has_resources = await _has_resources(client)
+            # Whether resources can be offered: a server that cannot list them has none for us.
+            from mcp import MCPError
+
+            try:
+                self.has_resources = await has_resources(client)
+            except MCPError:
+                self.has_resources = False
             if self.listed is not None:
                 self.listed(self.tools)
             self._client = client
@@ -297,16 +303,6 @@ class McpSession:
                 return tuple(tools)
             cursors.add(cursor)
         raise ValueError(f"its list of tools does not end within {_PAGES} pages")
-
-
-async def _has_resources(client: Client) -> bool:
-    """Return whether resources can be offered: a server that cannot list them has none for us."""
-    from mcp import MCPError
-
-    try:
-        return await has_resources(client)
-    except MCPError:
-        return False
 
 
 class SessionPool:

@@ -96,9 +96,14 @@ class ToolList:
             change = (
                 "has changed since it was allowed" if name in pins else "is new since its tools were allowed"
             )
-            self._report(
+            sentence = (
                 f"tool {clean(name, NAME_CHARS)!r} of MCP server {self._name!r} {change}, so it is disabled"
             )
+            on_disabled = self._options.get("on_disabled")
+            if on_disabled is not None:
+                on_disabled(sentence)
+            else:
+                _log.warning("%s", sentence)
         self.disabled = frozenset(disabled)
         made = [self._tool(offer) for offer in offers if offer.theirs not in disabled]
         taken = {offer.name for offer in offers}
@@ -128,13 +133,6 @@ class ToolList:
         if known is None or known[0] != offer:
             known = self._made[offer.theirs] = offer, self._make(offer)
         return known[1]
-
-    def _report(self, sentence: str) -> None:
-        on_disabled = self._options.get("on_disabled")
-        if on_disabled is not None:
-            on_disabled(sentence)
-        else:
-            _log.warning("%s", sentence)
 
 
 _log = logging.getLogger("orchestrator.mcp")
@@ -288,7 +286,19 @@ class ToolCaller:
 
         kept = context.input.state or {}
         sampling = CallSampling(context, self._pool.sampling, self._pool.name, kept.get("sampled", 0))
-        responses: dict[str, Any] | None = await _given(context, kept, sampling) or None
+        # The responses to the requests of the last round, after its questions. Raises CallRefused.
+        from mcp_types import CreateMessageRequestParams
+
+        given = dict(kept.get("responses", {}))
+        for name, answer in context.input.answers.items():
+            asked = kept.get("sampling", {}).get(name)
+            if asked is None:
+                given[name] = elicit_result(answer)
+            elif answer.action == "accept":
+                given[name] = await sampling.response(CreateMessageRequestParams.model_validate(asked))
+            else:
+                raise CallRefused(_REJECTED)
+        responses: dict[str, Any] | None = given or None
         state: str | None = kept.get("request_state")
         async with asyncio.timeout(None if context.deadline is not None else self._timeout):
             for _ in range(_ROUNDS):
@@ -346,22 +356,6 @@ class ToolCaller:
             return input_request(self._pool.name, asked.params)
         except BadElicitation as error:
             raise CallRefused(f"the server asks for input in a way that is refused: {error}") from error
-
-
-async def _given(context: ToolContext, kept: Mapping[str, Any], sampling: CallSampling) -> dict[str, Any]:
-    """Return the responses to the requests of the last round, after its questions. Raises CallRefused."""
-    from mcp_types import CreateMessageRequestParams
-
-    found = dict(kept.get("responses", {}))
-    for name, answer in context.input.answers.items():
-        asked = kept.get("sampling", {}).get(name)
-        if asked is None:
-            found[name] = elicit_result(answer)
-        elif answer.action == "accept":
-            found[name] = await sampling.response(CreateMessageRequestParams.model_validate(asked))
-        else:
-            raise CallRefused(_REJECTED)
-    return found
 
 
 def _samples(requests: Mapping[str, InputRequest]) -> dict[str, CreateMessageRequestParams]:

@@ -307,23 +307,6 @@ def _is_no_line_of_ours(record: logging.LogRecord) -> bool:
     return SOURCE.get(None) is None or not str(record.msg).startswith("Failed to parse JSONRPC message")
 
 
-def _with_readable_tools(message: Any, name: Callable[[], str]) -> Any:
-    """Leave tools of a wrong form out of a list of tools, because the SDK refuses the whole list for one of them."""
-    result = getattr(getattr(message, "message", None), "result", None)
-    if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
-        bad = [tool for tool in tools if not _is_readable(tool)]
-        for tool in bad:
-            called = clean(str(tool.get("name")), _SHOWN) if isinstance(tool, dict) else "without a name"
-            _log.warning(
-                "MCP server %r: tool %r is not offered: its schema or another part has a wrong form",
-                name(),
-                called,
-            )
-        if bad:
-            result["tools"] = [tool for tool in tools if tool not in bad]
-    return message
-
-
 def _is_readable(tool: object) -> bool:
     """Return whether the SDK accepts a listed tool."""
     from mcp_types import Tool
@@ -446,7 +429,21 @@ class _Watched:
                 self._warn()
                 return message
             message = repaired
-        return _marked(_with_readable_tools(message, self._name))
+        # Leave tools of a wrong form out of a list of tools, because the SDK refuses the whole list for one of them.
+        result = getattr(getattr(message, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
+            bad = [tool for tool in tools if not _is_readable(tool)]
+            for tool in bad:
+                called = clean(str(tool.get("name")), _SHOWN) if isinstance(tool, dict) else "without a name"
+                _log.warning(
+                    "MCP server %r: tool %r is not offered: its schema or another part has a wrong form",
+                    self._name(),
+                    called,
+                )
+            if bad:
+                result["tools"] = [tool for tool in tools if tool not in bad]
+        with_readable_tools = message
+        return _marked(with_readable_tools)
 
     def _warn(self) -> None:
         if not self._warned:
