@@ -19,6 +19,7 @@ import uvicorn
 from orchestrator import Agent, Response, SqliteJournal
 from orchestrator.errors import ConfigError
 from orchestrator.events import Observer
+from orchestrator.examples.service import agent as service_agent
 from orchestrator.examples.service import create_app
 from orchestrator.examples.service.agent import find_order, model, refund, scripted, support
 from orchestrator.examples.service.routes import RETRY
@@ -372,7 +373,10 @@ def test_the_routes_are_documented(client: Client) -> None:
     assert len(schema["paths"]) == 9
 
 
-async def test_the_agent_of_the_service_works_without_a_key(tmp_path: Path) -> None:
+async def test_the_agent_of_the_service_works_without_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_agent, "LATENCY", 0.0)
     async with SqliteJournal(tmp_path / "runs.db") as journal:
         agent = support(journal, [])
         run = asyncio.create_task(agent.run("Refund order 7.", run_id="r"))

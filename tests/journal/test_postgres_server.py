@@ -349,7 +349,14 @@ async def test_what_no_waiting_makes_better_is_told_at_once(database: str, optio
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("options", [{}, {"name": "w1"}, {"only_reads": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"name": "w1"}, marks=pytest.mark.campaign),
+        pytest.param({"only_reads": True}, marks=pytest.mark.campaign),
+    ],
+)
 async def test_a_pool_that_keeps_no_session_for_each_client_is_refused_in_a_sentence(
     postgres: Cluster, database: str, options: dict[str, Any]
 ) -> None:

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown, StoreDown
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite import SqliteJournal, writer
 from orchestrator.journal.sqlite.writer import SqliteRemove, nothing
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, PARKED, digest, ended, write
@@ -54,7 +54,10 @@ async def test_a_lock_that_is_held_too_long_is_one_sentence_and_no_poison(tmp_pa
         assert len(await journal.load("run")) == 2
 
 
-async def test_a_run_that_was_given_back_under_a_lock_is_free_once_it_is_gone(tmp_path: Path) -> None:
+async def test_a_run_that_was_given_back_under_a_lock_is_free_once_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_AGAIN", 0.05)
     path = tmp_path / "journal.db"
     async with SqliteJournal(path, busy=0.01) as journal, SqliteJournal(path) as other:
         lease = await journal.create("run", "me", BODY)

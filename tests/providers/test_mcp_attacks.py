@@ -106,9 +106,9 @@ async def test_hostile_texts_stay_data_of_a_result_and_hidden_characters_leave_d
 
 async def test_a_server_that_never_answers_costs_its_timeout(tmp_path: Path) -> None:
     async with attacker(tmp_path, "no answer") as server:
-        tools = [replace(tool, timeout=0.5) if tool.name == "attack" else tool for tool in server.tools]
+        tools = [replace(tool, timeout=0.2) if tool.name == "attack" else tool for tool in server.tools]
         result = await ran(tools, [call("attack"), call("add"), "Done."])
-    given_up = '{"error":"the tool gave no answer within 0.5 s","type":"Timeout"}'
+    given_up = '{"error":"the tool gave no answer within 0.2 s","type":"Timeout"}'
     assert results(result) == [(given_up, True), ADDED]
 
 

@@ -165,14 +165,14 @@ def plain(status: str, body: str = "no") -> bytes:
             "http://%s/mcp is not an MCP server, or refuses us: Unexpected content type:",
         ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "http://%s/mcp does not answer (RemoteProtocolError: "),
-        (b"", "it gave no answer within 0.5 s"),
+        (b"", "it gave no answer within 0.2 s"),
     ],
 )
 async def test_an_address_that_is_no_mcp_server_is_one_sentence(
     answer: bytes, said: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = asyncio.all_tasks()
-    patience = 30 if answer else 0.5  # what does answer may be slow where much else runs
+    patience = 30 if answer else 0.2  # what does answer may be slow where much else runs
     async with answering(answer) as place:
         with pytest.raises(ConfigError) as caught:
             async with McpServer.http(

@@ -28,6 +28,10 @@ def refund(number: int, euros: int) -> str:
     return f"{euros} EUR for order {number} are on their way."
 
 
+LATENCY = 0.5
+"""Seconds until the scripted model answers."""
+
+
 def support(journal: StoredJournal, observers: list[Observer]) -> Agent:
     """Return the agent of the service. A resumed run needs an agent of the same name in each worker."""
     return Agent(model(), tools=[find_order, refund], journal=journal, observers=observers, name="support")
@@ -37,7 +41,7 @@ def model() -> LLM:
     """Return the model that ORCHESTRATOR_MODEL names, or one that follows a script and needs no key."""
     spec = Settings.load().model
     if not spec:
-        return FunctionLLM(scripted, model="scripted", latency=0.5)
+        return FunctionLLM(scripted, model="scripted", latency=LATENCY)
     vendor, _, name = spec.partition(":")
     known: Mapping[str, Callable[[str], LLM]] = {"openai": OpenAI, "anthropic": Anthropic}
     if vendor not in known or not name:
