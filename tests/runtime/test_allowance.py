@@ -15,6 +15,7 @@ from orchestrator.errors import LimitReached, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
@@ -48,6 +49,17 @@ def account(
     return BudgetAccount(run, lender)
 
 
+class Durable:
+    """Settles the drafts of a run, in place of its journal."""
+
+    def __init__(self) -> None:
+        self.records: list[str] = []
+
+    async def settle(self, run: LoopRun) -> None:
+        self.records += [one.kind for one in run.writes.drafts]
+        run.writes.drafts.clear()
+
+
 async def started(*asking: Any) -> list[asyncio.Task[None]]:
     """Begin these; each has come as far as it can."""
     tasks = [asyncio.create_task(one) for one in asking]
@@ -59,11 +71,16 @@ async def started(*asking: Any) -> list[asyncio.Task[None]]:
 async def test_a_request_that_does_not_fit_beside_those_in_flight_waits_until_one_is_settled() -> None:
     root = account(Limits(max_input_tokens=100))
     one, two = account(lender=root), account(lender=root)
+    services: Any = Durable()
+    two.run.control.services = services
+    two.run.control.lease = Lease("r", "me", 1, 0, "")
     await one.reserve(Usage(60))
     (waiting,) = await started(two.reserve(Usage(60)))
     assert not waiting.done()
+    assert services.records == ["parked"]
     one.settle(Usage(60), Usage(10))
     await waiting
+    assert services.records == ["parked", "reserved"], "both are durable before the request is sent"
     assert (root.run.ctx.spent.total.input_tokens, root.flying) == (10, [Usage(60)])
 
 
@@ -122,6 +139,7 @@ async def test_a_cancelled_request_leaves_nothing_reserved(let_out_first: bool) 
     await asyncio.wait((doomed,))
     await behind
     assert root.flying == ([Usage(5)] if let_out_first else [Usage(90), Usage(5)])
+    assert not root.queue._waiting
 
 
 async def test_where_nobody_knows_a_price_a_limit_on_cost_lets_out_one_request_at_a_time() -> None:

@@ -102,7 +102,7 @@ async def test_an_answer_without_usage_is_marked_and_one_with_usage_is_not() -> 
 # ---- calls ----
 
 
-async def test_every_result_of_a_call_has_its_start_and_duration() -> None:
+async def test_every_result_of_a_call_has_its_start_its_duration_and_its_wait_for_a_slot() -> None:
     clock = FakeClock(auto=True)
     start = clock.time()
 
@@ -120,7 +120,7 @@ async def test_every_result_of_a_call_has_its_start_and_duration() -> None:
             return ToolResult.denied(one, "not today") if "9.0" in one.arguments else None
 
     answers: list[Any] = [
-        call("slow", seconds=2.0),
+        [call("slow", seconds=2.0), call("slow", seconds=0.5)],
         call("fails"),
         call("slow", seconds=9.0),
         call("novel"),
@@ -130,14 +130,16 @@ async def test_every_result_of_a_call_has_its_start_and_duration() -> None:
         ScriptedLLM(answers),
         tools=[slow, fails],
         hooks=[Denying()],
+        limits=Limits(max_concurrent_tools=1),
         clock=clock,
     )
     done = [one.body for one in records if one.kind == "done"]
-    assert [(one["outcome"], one["at"] - start, one["seconds"]) for one in done] == [
-        ("ok", 0.0, 2.0),
-        ("error", 2.0, 1.0),
-        ("denied", 3.0, 0.0),
-        ("error", 3.0, 0.0),
+    assert [(one["outcome"], one["at"] - start, one["seconds"], one.get("queued")) for one in done] == [
+        ("ok", 0.0, 2.0, None),
+        ("ok", 2.0, 0.5, 2.0),
+        ("error", 2.5, 1.0, None),
+        ("denied", 3.5, 0.0, None),
+        ("error", 3.5, 0.0, None),
     ]
 
 
