@@ -433,6 +433,7 @@ async def test_stops_are_benefit_or_harm_by_the_recorded_outcome_and_save_the_re
     ]
     assert report.stops["harm"].saved.requests == 3
     assert report.stops["harm"].saved.tokens == 6
+    assert {*report.stops} == {*report.assumed} == {"benefit", "harm", "undecided"}
     assert report.guards == {("iterations", "stop"): 2}
 
 

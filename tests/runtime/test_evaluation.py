@@ -22,6 +22,8 @@ from orchestrator.evaluation import (
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.runtime.evaluation.case import OutputExpectation
+from orchestrator.runtime.evaluation.check import _output
 from orchestrator.runtime.evaluation.junit import junit_xml
 from orchestrator.testing import ScriptedLLM
 from orchestrator_guards import Verdict
@@ -131,6 +133,9 @@ def test_expectations_that_hold_make_a_passed_case() -> None:
     }
     report = run(support(MemoryJournal()), case("finds", "search", expect=expect))
     assert report.passed, faults(report, "finds")
+    named = OutputExpectation(contains=("moon",))
+    outputs = ({"text": "a moon"}, {"moon": 1}, None)
+    assert [one.passed for output in outputs for one in _output(named, output)] == [True, True, False]
     (result,) = report.results
     assert (result.outcome, result.usage.requests, result.usage.tokens, result.usage.cost) == (
         "completed",

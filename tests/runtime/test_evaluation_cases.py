@@ -135,6 +135,8 @@ def test_aliases_that_expand_without_end_are_refused(cases: Any, monkeypatch: py
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
     with pytest.raises(ConfigError, match="aliases make more than 10,000 parts"):
         cases(f"defaults:\n  l0: &l0 [x]\n{levels}".replace("\nl", "\n  l"))
+    monkeypatch.setattr(yaml_node, "_MOST_PARTS", 4)
+    assert len(cases("- name: a\n  input: x\n")) == 1, "a list, a case and its two values"
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import ConfigError, GraphError, LLMError, RunExists
+from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.with_runtime import with_runtime
@@ -127,7 +131,7 @@ async def test_a_price_that_is_no_amount_fails_the_run_and_is_refused_where_a_li
     assert (await agent.resume("r")).outcome is Outcome.FAILED  # it is stored so that it can be read
 
 
-async def test_a_conversation_has_one_run_at_a_time() -> None:
+async def test_a_conversation_has_one_run_at_a_time(tmp_path: Path) -> None:
     reached = asyncio.Event()
 
     async def wait(request: Request) -> str:
@@ -139,11 +143,19 @@ async def test_a_conversation_has_one_run_at_a_time() -> None:
     first = asyncio.create_task(agent.run("one", conversation_id="c", run_id="r"))
     await reached.wait()
 
-    with pytest.raises(ConfigError, match="conversation 'c' has an active run"):
+    with pytest.raises(ConfigError, match=r"conversation 'c' has an active run \(r\); wait for its end"):
         await agent.run("two", conversation_id="c")
 
     agent.cancel("r")
     assert (await first).outcome == Outcome.CANCELLED
+
+    async with SqliteJournal(tmp_path / "runs.db") as journal:
+        stored = Agent(ScriptedLLM(["one"]), runtime=Runtime(journal=journal, observers=()))
+        both = (stored.run(prompt, conversation_id="c") for prompt in ("one", "two"))
+        ends = await asyncio.gather(*both, return_exceptions=True)
+    assert [one.outcome for one in ends if isinstance(one, Result)] == [Outcome.COMPLETED]
+    [refused] = [str(one) for one in ends if isinstance(one, ConfigError)]
+    assert refused == "conversation 'c' has an active run; wait for its end", "neither was stored yet"
 
 
 @pytest.mark.parametrize("deadline", [0, -1, 0.0])

@@ -35,6 +35,7 @@ def script(folder: Path) -> dict[Role, list[Any]]:
     return {
         Role.PLANNER: [in_session("tasks.md", TASKS), in_session("progress.md", "- [x] task-1"), DONE],
         Role.EXECUTOR: [
+            call("write_file", path="hello.txt", content="hullo"),
             call("write_file", path="hello.txt", content="hello"),
             in_session("tasks.task-1-report.md", "# Task Report\n"),
             in_session("tasks.task-1-report.md", "no, this"),

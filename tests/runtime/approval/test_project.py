@@ -264,12 +264,16 @@ async def test_a_plan_that_is_approved_needs_no_provider(tmp_path: Path) -> None
 async def test_a_planner_that_fails_leads_to_failed_and_a_retry_makes_a_new_plan(tmp_path: Path) -> None:
     root = planted(tmp_path)
     bad = ApprovalError(Fault("AI-006", "no"))
-    async with project(root, Script([bad, DRAFT])) as approval:
+    async with project(root, Script([bad])) as approval:
         status = await approval.run("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "AI-006")
         assert json.loads((root / ".orchestrator/error.json").read_text())["error"]["code"] == "AI-006"
+    async with project(root, Script([DRAFT])) as approval:
+        assert "no" in str(approval._session.run.error)
         status = await approval.retry()
         assert (status.state, status.plan.id, status.error) == ("AwaitingApproval", "plan-1", None)
+    async with project(root) as approval:
+        assert approval._session.run.error is None
 
 
 async def test_a_failure_before_there_is_an_intent_can_only_be_acknowledged(tmp_path: Path) -> None:
