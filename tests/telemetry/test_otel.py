@@ -209,7 +209,13 @@ def test_a_request_is_a_clients_span_below_the_run_that_ends_when_it_is_told() -
     stand.tell(started())
     stand.now = AT + 3
     fact = answered(
-        2.0, input_tokens=10, output_tokens=5, cached_input_tokens=4, reasoning_tokens=3, finish_reason="stop"
+        2.0,
+        cost=0.25,
+        input_tokens=10,
+        output_tokens=5,
+        cached_input_tokens=4,
+        reasoning_tokens=3,
+        finish_reason="stop",
     )
     stand.tell(fact, completed())
     llm, run = stand.ended
@@ -230,6 +236,7 @@ def test_a_request_is_a_clients_span_below_the_run_that_ends_when_it_is_told() -
         "orchestrator.state": "think",
         "orchestrator.iteration": 1,
         "orchestrator.outcome": "ok",
+        "orchestrator.cost": 0.25,
     }
 
 
