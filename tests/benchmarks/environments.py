@@ -6,6 +6,7 @@ way for its size and import time, as a wheel with the core's dependencies: `.ven
 
 from __future__ import annotations
 
+import fcntl
 import re
 import subprocess
 import sys
@@ -51,17 +52,23 @@ def there(folder: Path) -> Path | None:
 
 
 def _made(folder: Path, pins: str) -> Path:
-    """Our own pip installs into it, so that it needs none. Wheels only: nothing of a peer is built here."""
+    """Our own pip installs into it, so that it needs none. Wheels only: nothing of a peer is built here.
+
+    Several processes may want it at once: one makes it, and the others wait.
+    """
     ready, wanted = folder / ".ready", f"{sys.version}\n{pins}"
     interpreter = folder / "bin" / "python"
-    if ready.exists() and ready.read_text(encoding="utf-8") == wanted and interpreter.exists():
-        return interpreter
-    print(f"set-up: {folder}", file=sys.stderr)
-    _run("-m", "venv", "--without-pip", "--clear", folder)
-    listed = folder / "pins.txt"
-    listed.write_text(pins, encoding="utf-8")
-    _install(interpreter, "--retries", "1", "--only-binary", ":all:", "--requirement", listed)
-    ready.write_text(wanted, encoding="utf-8")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if ready.exists() and ready.read_text(encoding="utf-8") == wanted and interpreter.exists():
+            return interpreter
+        print(f"set-up: {folder}", file=sys.stderr)
+        _run("-m", "venv", "--without-pip", "--clear", folder)
+        listed = folder / "pins.txt"
+        listed.write_text(pins, encoding="utf-8")
+        _install(interpreter, "--retries", "1", "--only-binary", ":all:", "--requirement", listed)
+        ready.write_text(wanted, encoding="utf-8")
     return interpreter
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,15 @@ def test_pins_that_cannot_be_had_are_told_without_the_place_they_were_looked_for
 
 
 @pytest.mark.campaign
-def test_an_environment_without_pins_is_made_once_and_again_when_its_pins_change(tmp_path: Path) -> None:
+def test_an_environment_is_made_once_for_all_who_want_it_at_once_and_again_when_its_pins_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, pins = tmp_path / "peers", tmp_path / "pins.txt"
     pins.write_text("# nothing\n")
 
-    interpreter = environments.peer(folder, pins)
+    with ThreadPoolExecutor(3) as pool:
+        (interpreter,) = set(pool.map(lambda _: environments.peer(folder, pins), range(3)))
+    assert capsys.readouterr().err.count("set-up") == 1
     left = folder / "left"
     left.touch()
     assert environments.peer(folder, pins) == interpreter

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.kernel.purity import CHECK_PURITY
 from tests import environment
+from tests.hermetic import EMPTY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +42,8 @@ def test_installers_get_the_configuration_of_the_user_and_nothing_else(
 def test_what_tests_leave_behind_is_listed() -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
         pytest.skip("namespaces need root")
+    if any(ROOT.is_relative_to(folder) for folder in EMPTY):
+        pytest.skip("the tests would not see this clone")
     command = [sys.executable, "-m", "tests.hermetic", "--"]
     command += ["-n", "0", "-p", "no:cacheprovider", "tests/contract/traces.py"]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
