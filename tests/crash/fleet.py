@@ -32,7 +32,7 @@ from tests.crash.outside import Outside, Tap
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = "hold"
 """While a file with this name is in the folder, no model and no tool returns to its run."""
-_WAIT = 60.0
+_WAIT = 180.0
 
 
 class Worlds:

@@ -275,7 +275,7 @@ class Monitoring:
         for process in self.processes:
             process.start()
         for address in (self.prometheus, self.alertmanager):
-            until(lambda address=address: reachable(f"{address}/-/ready"), 60, f"{address} is ready")  # type: ignore[misc]
+            until(lambda address=address: reachable(f"{address}/-/ready"), 150, f"{address} is ready")  # type: ignore[misc]
 
     def stop(self) -> None:
         for process in reversed(self.processes):
@@ -365,7 +365,7 @@ def screenshot(url: str, file: Path, width: int, height: int, folder: Path) -> N
             url,
         ],
         check=True,
-        timeout=60,
+        timeout=180,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

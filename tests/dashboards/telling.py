@@ -111,7 +111,7 @@ def tell(story: Story, monitoring: Monitoring, hosts: Hosts, disk: Disk | None, 
         on_call.finish(alert, PATIENCE, lambda: story.look(monitoring))
 
     served = [f"http://{host.instance}/metrics" for host in hosts.running()]
-    until(lambda: all(map(reachable, served)), 60, "the hosts serve")
+    until(lambda: all(map(reachable, served)), PATIENCE, "the hosts serve")
     story.began = time.time()
     story.hidden = _hidden(story.began, disk)
     sick.tell("on stuck")
@@ -171,7 +171,7 @@ def _hidden(began: float, disk: Disk | None) -> tuple[Hidden, ...]:
     found = [replace(one, began=began) for one in HIDDEN]
     if disk is None:
         return tuple(one for one in found if one.subject.agent != "writer")
-    until(lambda: disk.reserve.exists() and disk.reserve.stat().st_size == SIZE, 60, "the reserve")
+    until(lambda: disk.reserve.exists() and disk.reserve.stat().st_size == SIZE, PATIENCE, "the reserve")
     disk.fill()
     return tuple(found)
 
@@ -208,11 +208,15 @@ def _go_silent(
     def explained() -> bool:
         return "OrchestratorMetricsAbsent" in story.look(monitoring).inhibited
 
-    until(lambda: "OrchestratorTargetDown" in said("firing"), 60, "the page about processes that are gone")
-    until(explained, 60, "MetricsAbsent, which the page explains")
+    until(
+        lambda: "OrchestratorTargetDown" in said("firing"), PATIENCE, "the page about processes that are gone"
+    )
+    until(explained, PATIENCE, "MetricsAbsent, which the page explains")
     assert "OrchestratorMetricsAbsent" not in said("firing")
     sick.start()
-    until(lambda: "OrchestratorMetricsAbsent" not in monitoring.firing(), 60, "the end of MetricsAbsent")
+    until(
+        lambda: "OrchestratorMetricsAbsent" not in monitoring.firing(), PATIENCE, "the end of MetricsAbsent"
+    )
 
 
 def _crash_loop(story: Story, monitoring: Monitoring, dying: AgentHost) -> None:
@@ -228,10 +232,10 @@ def _crash_loop(story: Story, monitoring: Monitoring, dying: AgentHost) -> None:
             story.look(monitoring)
             return bool(source.instant(query, time.time()))
 
-        until(under_way, 60, f"life {life} is scraped")
+        until(under_way, PATIENCE, f"life {life} is scraped")
         if life < 3:
             dying.kill()
-            until(lambda: not source.instant(gone, time.time()), 60, "the scrape that fails")
+            until(lambda: not source.instant(gone, time.time()), PATIENCE, "the scrape that fails")
             dying.start()
 
 
@@ -249,7 +253,7 @@ def _window(story: Story) -> TimeWindow:
 
 def _keep_pictures(monitoring: Monitoring, story: Story) -> None:
     """Draw the dashboards and the console while things are bad."""
-    until(lambda: "OrchestratorRunStuck" in monitoring.firing(), 60, "the alert that the pictures show")
+    until(lambda: "OrchestratorRunStuck" in monitoring.firing(), PATIENCE, "the alert that the pictures show")
     html = monitoring.folder / "page.html"
     made = page(dashboards([LLM_LOOP]), Prometheus(monitoring.prometheus), _window(story))
     html.write_text(made, encoding="utf-8")
@@ -257,7 +261,7 @@ def _keep_pictures(monitoring: Monitoring, story: Story) -> None:
     address = f"{monitoring.prometheus}/consoles/orchestrator.html"
     console = until(
         lambda: "<td>stuck</td>" in (text := text_of(address)) and "OrchestratorRunStuck" in text and text,
-        60,
+        PATIENCE,
         "the console",
     )
     file = monitoring.folder / "console.html"

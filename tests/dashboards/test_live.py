@@ -100,7 +100,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, small_disk: Disk | None) -> I
         on_call = OnCall(monitoring.webhook, calls(folder, hosts.sick))
         try:
             until(
-                lambda: 'state="process_tools"} 1.0' in hosts.lost.scrape(), 60, "the runs that will be lost"
+                lambda: 'state="process_tools"} 1.0' in hosts.lost.scrape(), 150, "the runs that will be lost"
             )
             hosts.lost.kill()
             hosts.watch.start()

@@ -18,7 +18,7 @@ from orchestrator import Runs
 from orchestrator.journal.address import address_of
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.journal import RunHead
-from tests.examples.service_client import TOKENS, Client
+from tests.examples.service_client import PATIENCE, TOKENS, Client
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,13 +81,13 @@ class Service:
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE)
 
     def kill(self) -> None:
         """Kill every process of the server, and wait for the ends of those that this one started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(PATIENCE)
 
     def log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")

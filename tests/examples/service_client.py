@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 TOKEN = "token-" * 4
 TOKENS = f"ann:{TOKEN},bob:{TOKEN[::-1]}"
 """The people who may use the service, as its environment has them."""

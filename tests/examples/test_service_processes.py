@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.examples.conftest import Serve, Service
-from tests.examples.service_client import TOKEN, Stream
+from tests.examples.service_client import PATIENCE, TOKEN, Stream
 from tests.postgres import Cluster
 
 EXITS = {"uvicorn": -signal.SIGTERM}
@@ -51,7 +51,7 @@ def drains(service: Service, exit_code: int) -> None:
     stopped_with_open_streams(service)
     assert service.process.poll() is None
     service.go(*turns("held"))
-    assert service.process.wait(60) == exit_code, service.log()
+    assert service.process.wait(PATIENCE) == exit_code, service.log()
     assert "Traceback" not in service.log()
     assert (service.head("held").outcome, service.effects("held")) == ("completed", once("held"))
     assert (service.head("pay").status, service.head("pay").owner) == ("parked", None)
@@ -72,7 +72,7 @@ def test_every_server_with_one_worker_drains(serve: Serve, server: str) -> None:
 def test_a_run_that_does_not_end_in_time_is_left_to_the_next_process(serve: Serve) -> None:
     service = serve("main", 1, grace=0.2)
     stopped_with_open_streams(service)
-    assert service.process.wait(60) == 0
+    assert service.process.wait(PATIENCE) == 0
     assert (service.head("held").status, service.head("held").owner) == ("parked", None)
     service.begin()
     stream = Stream(service.client, "held")

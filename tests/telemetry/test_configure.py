@@ -170,7 +170,7 @@ def test_a_reader_that_stalls_costs_lines_that_are_counted_and_nobody_waits() ->
     writer = BoundedWriter(stream, most=10)  # type: ignore[arg-type]
     log = TransitionLog(writer)
     log.observe(edge(seq=1))
-    assert stream.entered.wait(20)
+    assert stream.entered.wait(120)
     for seq in range(2, 102):
         log.observe(edge(seq=seq))
     assert writer.tally.dropped == 90
@@ -187,7 +187,7 @@ def test_closing_does_not_wait_for_a_reader_that_is_gone() -> None:
     stream = Stuck()
     writer = BoundedWriter(stream, most=10)  # type: ignore[arg-type]
     writer.write(b"1\n")
-    assert stream.entered.wait(20)
+    assert stream.entered.wait(120)
     writer.write(b"2\n")
     writer.close(0.01)
     assert writer.tally.dropped == 1

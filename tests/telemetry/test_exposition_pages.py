@@ -160,7 +160,7 @@ def test_while_a_collector_hangs_the_next_scrape_is_turned_away(monkeypatch: pyt
     hanging.begun.clear()
     hanging.go_on.clear()
     first.start()
-    assert hanging.begun.wait(10)
+    assert hanging.begun.wait(120)
     assert asked(pages, "/metrics").status == 503
     assert asked(pages, "/healthz").status == 200
     hanging.go_on.set()
@@ -322,7 +322,7 @@ def test_while_a_check_hangs_the_answer_is_no(monkeypatch: pytest.MonkeyPatch) -
     pages = Pages(ready={"journal": check})
     first = threading.Thread(target=asked, args=(pages, "/readyz"))
     first.start()
-    assert begun.wait(10)
+    assert begun.wait(120)
     answer = asked(pages, "/readyz")
     assert (answer.status, json.loads(answer.text)["ready"]) == (503, False)
     go_on.set()

@@ -21,7 +21,7 @@ from tests.console.stored import ASKS, leave_asking
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
+PATIENCE = 180.0
 TOKEN = "token-" * 4
 CANARY: Final = "omar_davis_3817"
 """In the prompt and the arguments of a run, in the name of a metric and in the name of an agent."""

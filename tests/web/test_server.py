@@ -23,7 +23,7 @@ from orchestrator.web.limits import App, RequestLimits
 from orchestrator.web.server import LimitedProtocol, serve, uvicorn_options
 
 HOST = b"Host: a\r\n"
-PATIENCE = 30
+PATIENCE = 120
 
 
 async def seen(request: Request) -> Response:
