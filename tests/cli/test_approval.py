@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_submitted_plan_waits_and_nothing_but_ours_is_written(cli: Cli, shop: 
     assert lines(done)[0] == "state: AwaitingApproval"
     assert any("version 1, pending, expires in 30m" in line for line in lines(done))
     assert [line.split()[0] for line in lines(done) if line.startswith("  ")][:5] == list(STEPS)
-    assert f"orchestrator approval approve --project {shop.folder}" in done.out
+    assert f"orchestrator approval approve --project {quote(str(shop.folder))}" in done.out
     assert shop.tree() == shop.before
     assert (shop.folder / OURS).stat().st_mode & 0o077 == 0
 
@@ -76,7 +77,7 @@ def test_what_nobody_has_looked_at_cannot_be_approved(cli: Cli, approval: Cli, s
     done = approval("approve")
     assert done.code == 2
     assert "gate preview_acknowledged" in done.err
-    assert f"next: orchestrator approval diff --project {shop.folder}" in done.err
+    assert f"next: orchestrator approval diff --project {quote(str(shop.folder))}" in done.err
     approval("diff")
     assert approval("approve").code == 0
 
@@ -166,7 +167,7 @@ def test_a_plan_that_waited_for_too_long_cannot_be_approved(cli: Cli, approval: 
     done = approval("approve")
     assert done.code == 2
     assert "the plan expired: it waited for too long" in done.out
-    assert f"next: orchestrator approval submit --project {shop.folder} TEXT" in done.err
+    assert f"next: orchestrator approval submit --project {quote(str(shop.folder))} TEXT" in done.err
     assert data(approval("status", "--json"))["plan_status"] == "expired"
     assert shop.tree() == shop.before
 
@@ -298,9 +299,9 @@ def test_the_commands_for_other_runs_name_the_door_of_this_one(
     journal = ("--journal", str(shop.folder / OURS / "journal.db"))
     done = cli("runs", command, "approval-0001", *journal)
     assert done.code == 2
-    assert f"`orchestrator approval status --project {shop.folder}`" in done.err
+    assert f"`orchestrator approval status --project {quote(str(shop.folder))}`" in done.err
     shown = cli("runs", "show", "approval-0001", *journal)
     assert shown.code == 0
-    assert f"orchestrator approval status --project {shop.folder}" in shown.out
+    assert f"orchestrator approval status --project {quote(str(shop.folder))}" in shown.out
     assert data(approval("status", "--json"))["state"] == "AwaitingApproval"
     assert cli("doctor", *journal).code == 0

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 import pytest
@@ -272,7 +273,7 @@ def test_a_journal_that_cannot_be_read_is_set_aside_only_on_a_persons_word(
     found = approval("status")
     assert found.code == 1
     assert "damaged: the data in .orchestrator/ cannot be trusted, now Failed" in found.out
-    assert f"orchestrator approval acknowledge --discard --project {shop.folder}" in found.out
+    assert f"orchestrator approval acknowledge --discard --project {quote(str(shop.folder))}" in found.out
     assert "move .orchestrator/ aside and start again" in found.out
     assert "keep every file as it is" not in found.out
     for command in ("diff", "execute", "acknowledge"):

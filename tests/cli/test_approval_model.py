@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_model_that_is_unsure_asks_and_a_yes_goes_on(approval: Cli, shop: Shop
     assert code == 0
     assert "state: Idle" in out
     assert "question: A note, really? (confidence 0.70)" in out
-    assert f"orchestrator approval submit --confirm --project {shop.folder}" in out
+    assert f"orchestrator approval submit --confirm --project {quote(str(shop.folder))}" in out
     again = approval("submit", "--confirm")
     assert again.code == 0
     assert "state: AwaitingApproval" in again.out

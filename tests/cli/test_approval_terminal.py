@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from shlex import quote
 
 import pytest
 
@@ -209,7 +210,7 @@ def test_after_a_kill_the_next_start_says_what_was_recovered_and_what_can_be_don
     assert "recovered: Executing was interrupted, now Paused" in found.out
     assert "complete and kept: 2 steps (1, 2)" in found.out
     for command in ("resume", "cancel"):
-        assert f"orchestrator approval {command} --project {shop.folder}" in found.out
+        assert f"orchestrator approval {command} --project {quote(str(shop.folder))}" in found.out
     assert shop.read("prices.csv").endswith("white tea,5\n")
     assert shop.read("README.md").endswith("prices.txt, in euros.\n")
     again = json.loads(approved("status", "--json").out)
@@ -287,7 +288,7 @@ def test_a_command_that_may_have_run_is_run_again_only_on_a_persons_word(
     rest(process)
     (shop.folder / "go").touch()
     found = cli("approval", "status", *shop.here)
-    assert f"orchestrator approval resume --again --project {shop.folder}" in found.out
+    assert f"orchestrator approval resume --again --project {quote(str(shop.folder))}" in found.out
     refused = cli("approval", "resume", *shop.here)
     assert refused.code == 2
     assert "ST-006" in refused.err
@@ -338,6 +339,6 @@ def test_another_terminal_sees_what_goes_on_and_can_do_nothing_else(
         refused = approved(*command)
         assert refused.code == 2
         assert "refused (gate state)" in refused.err
-        assert f"next: orchestrator approval status --project {shop.folder}" in refused.err
+        assert f"next: orchestrator approval status --project {quote(str(shop.folder))}" in refused.err
     os.kill(process.pid, signal.SIGINT)
     assert rest(process).code == 3

@@ -130,7 +130,8 @@ def test_a_network_file_system_is_refused_and_nothing_is_made(
     agents(folder)
     record(Tape("run-1").begin())
     mounts = folder / "mountinfo"
-    mounts.write_text(f"36 35 98:0 / {folder} rw - nfs4 server:/ rw\n")
+    point = str(folder).replace(" ", "\\040")
+    mounts.write_text(f"36 35 98:0 / {point} rw - nfs4 server:/ rw\n")
     monkeypatch.setattr(place, "MOUNTS", mounts)
     before = Path(JOURNAL).read_bytes()
     done = cli(*command, *AT)

@@ -74,7 +74,7 @@ def shown(picture: JournalSnapshot) -> dict[Sample, float]:
 def port_of(running: subprocess.Popen[str]) -> int:
     assert running.stdout is not None
     line = running.stdout.readline()
-    found = re.fullmatch(r"serving http://127\.0\.0\.1:(\d+)/metrics from \S+\n", line)
+    found = re.fullmatch(r"serving http://127\.0\.0\.1:(\d+)/metrics from .+\n", line)
     assert found is not None, (line, running.stderr and running.poll())
     return int(found[1])
 

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote, split
 from typing import Any
 
 import pytest
@@ -153,7 +154,9 @@ else:
 def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: Path, cli: Cli) -> None:
     file = folder / agents(folder, planner=BLOCKED, checker="print('{\"passed\": true}')")
     done = cli("ralph", "run", REQUEST, "--agents", file.name)
-    command = f"orchestrator ralph run TEXT --session {session(folder)} --agents {file}"
+    command = (
+        f"orchestrator ralph run TEXT --session {quote(str(session(folder)))} --agents {quote(str(file))}"
+    )
     assert done.code == 1
     assert done.err == (
         "orchestrator: the run ended as failed (planner_blocked): which shell?; "
@@ -163,7 +166,7 @@ def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: 
     instructions.write_text(
         instructions.read_text().replace("max_parallel_executors: 1", "max_parallel_executors: 4")
     )
-    again = cli(*["bash" if word == "TEXT" else word for word in command.split()[1:]])
+    again = cli(*["bash" if word == "TEXT" else word for word in split(command)[1:]])
     assert again.code == 0
     assert again.err == (
         f"orchestrator: session {session(folder).name} sets max_parallel_executors 4, without effect: "

@@ -389,12 +389,10 @@ def child(script: str, path: Path, *wrapper: str | Path) -> subprocess.Completed
 
 @pytest.mark.system("strace")
 def test_content_is_synced_before_the_rename_and_the_folder_after_it(tmp_path: Path) -> None:
-    path, log = tmp_path / "work" / "file", tmp_path / "log"
+    path, log = tmp_path / "synced" / "file", tmp_path / "log"
     path.parent.mkdir()
     child(WRITE, path, "strace", "-y", "-o", log, CALLS)
-    seen = [
-        line for line in log.read_text().splitlines() if str(path.parent) in line and "O_RDONLY" not in line
-    ]
+    seen = [line for line in log.read_text().splitlines() if "/synced" in line and "O_RDONLY" not in line]
     shape = [re.sub(r"\.file\.[0-9a-f]{16}\.tmp", "TEMPORARY", line) for line in seen]
     short = [re.split(r"[(,]", line)[0] + (" TEMPORARY" if "TEMPORARY" in line else "") for line in shape]
     assert [name.replace("renameat2", "renameat") for name in short] == [

@@ -228,7 +228,8 @@ async def test_a_journal_on_a_network_file_system_is_refused_and_nothing_is_made
     root = "21 1 254:0 / / rw - ext4 /dev/vda rw"
     mounts = tmp_path / "mountinfo"
     monkeypatch.setattr(place, "MOUNTS", mounts)
-    mounts.write_text(f"{root}\n40 21 0:50 / {tmp_path}/share rw shared:9 - {kind} server:/export rw\n")
+    point = f"{tmp_path}/share".replace(" ", "\\040")
+    mounts.write_text(f"{root}\n40 21 0:50 / {point} rw shared:9 - {kind} server:/export rw\n")
     path = tmp_path / "share" / "new" / "journal.db"
     await one_sentence(SqliteJournal(path), StoreDown, f"is on {kind}, a network file system", "local disk")
     assert names_in(tmp_path) == ["mountinfo"]

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, Self
 
 import pytest
@@ -324,7 +325,7 @@ async def test_several_questions_and_channels_have_marks_of_their_own(
     running = asyncio.create_task(agent.run("pay", run_id="r1"))
     await parked(journal, "r1")
     out = tmp_path / "out"
-    command = CommandChannel("/bin/sh", "-c", f"cat >> {out}")
+    command = CommandChannel("/bin/sh", "-c", f"cat >> {quote(str(out))}")
     notifier = Notifier(
         journal, Webhook(receiver.url, SECRET), command, chat, mail, retry=RetryPolicy(attempts=1)
     )
@@ -342,7 +343,7 @@ async def test_a_command_that_fails_or_hangs_is_a_failed_attempt_and_is_ended(tm
         failing = CommandChannel("/bin/sh", "-c", "cat > /dev/null; exit 3", name="wrong")
         once, seconds, pids = RetryPolicy(attempts=1), 0.3, list[str]()
         while not pids:
-            program = f"echo $$ >> {started}; sleep 60 & wait"
+            program = f"echo $$ >> {quote(str(started))}; sleep 60 & wait"
             hanging = CommandChannel("/bin/sh", "-c", program, name="slow", timeout=seconds)
             assert await Notifier(journal, hanging, failing, retry=once).deliver() == 2
             assert await marks(journal, "r1") == []
