@@ -148,7 +148,7 @@ def contained(arguments: Sequence[str]) -> int:
 
 def hostile(home: str) -> dict[str, str]:
     """Make the folders of a hostile user, and return the environment."""
-    place, temporary = PLACE / "home", PLACE / "temporary files"
+    place, temporary = PLACE / "home", PLACE / "t f"  # short: the path of a socket of Chromium has 107 bytes
     place.mkdir(parents=True)
     temporary.mkdir()
     if home == "read-only":

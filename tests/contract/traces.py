@@ -11,7 +11,7 @@ from orchestrator.kernel.purity import CHECK_PURITY
 
 
 def test_that_leaves_a_process_and_files() -> None:
-    assert Path(tempfile.gettempdir()).is_relative_to("/tmp/Jürgen Groß/temporary files")  # noqa: S108
+    assert Path(tempfile.gettempdir()).is_relative_to("/tmp/Jürgen Groß/t f")  # noqa: S108
     tempfile.mkstemp()  # this one is removed with the folder of the session
     Path("/tmp/trace-in-tmp").touch()  # noqa: S108
     Path("/dev/shm/trace-in-memory").touch()  # noqa: S108
