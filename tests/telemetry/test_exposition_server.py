@@ -281,18 +281,22 @@ async def test_a_server_begun_on_an_event_loop_shows_its_tasks_and_renders_besid
 def test_a_forked_child_does_not_keep_the_port() -> None:
     server = serve_metrics(counted(), port=free_port())
     read, write = os.pipe()
+    begun, begins = os.pipe()
     child = os.fork()
     if not child:
         os.close(write)
+        os.write(begins, b"x")
         os.read(read, 1)  # until the parent is done
         os._exit(0)
     os.close(read)
     try:
+        os.read(begun, 1)  # what a child does after a fork is done
         server.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", server.port))
     finally:
-        os.close(write)
+        for end in (write, begun, begins):
+            os.close(end)
         os.waitpid(child, 0)
 
 
