@@ -17,7 +17,6 @@ from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -149,13 +148,26 @@ async def test_a_conversation_has_one_run_at_a_time(tmp_path: Path) -> None:
     agent.cancel("r")
     assert (await first).outcome == Outcome.CANCELLED
 
+    refused_one = asyncio.Event()
+
+    async def answer(request: Request) -> str:
+        await refused_one.wait()
+        return "one"
+
     async with SqliteJournal(tmp_path / "runs.db") as journal:
-        stored = Agent(ScriptedLLM(["one"]), runtime=Runtime(journal=journal, observers=()))
-        both = (stored.run(prompt, conversation_id="c") for prompt in ("one", "two"))
-        ends = await asyncio.gather(*both, return_exceptions=True)
-    assert [one.outcome for one in ends if isinstance(one, Result)] == [Outcome.COMPLETED]
-    [refused] = [str(one) for one in ends if isinstance(one, ConfigError)]
-    assert refused == "conversation 'c' has an active run; wait for its end", "neither was stored yet"
+        stored = Agent(FunctionLLM(answer), runtime=Runtime(journal=journal, observers=()))
+        both = [
+            asyncio.create_task(stored.run(prompt, conversation_id="c", run_id=prompt))
+            for prompt in ("one", "two")
+        ]
+        (refused,), (running,) = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        # The id of the other run is there once it is stored.
+        with pytest.raises(
+            ConfigError, match=r"^conversation 'c' has an active run( \((one|two)\))?; wait for its end$"
+        ):
+            refused.result()
+        refused_one.set()
+        assert (await running).outcome == Outcome.COMPLETED
 
 
 @pytest.mark.parametrize("deadline", [0, -1, 0.0])
