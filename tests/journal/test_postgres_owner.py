@@ -157,7 +157,7 @@ async def test_of_many_who_claim_the_run_of_a_dead_one_has_it(database: str, pos
 async def test_who_loses_the_connection_and_comes_back_keeps_its_runs(database: str) -> None:
     with relayed(database) as relay:
         async with (
-            PostgresJournal(relay.through(database), ttl=0.4) as journal,  # a heartbeat each 0.1 s
+            PostgresJournal(relay.through(database)) as journal,
             PostgresJournal(database) as other,
         ):
             lease = await journal.create("run", "me", BODY)
@@ -171,7 +171,7 @@ async def test_who_loses_the_connection_and_comes_back_keeps_its_runs(database: 
 
 
 async def test_a_busy_event_loop_is_no_dead_process(database: str) -> None:
-    async with PostgresJournal(database, ttl=0.4) as journal:
+    async with PostgresJournal(database, ttl=0.8) as journal:
         await journal.create("run", "me", BODY)
         seen: set[object] = set()
         with psycopg.connect(database, autocommit=True) as looking:  # in this thread: the loop is blocked

@@ -118,7 +118,7 @@ async def test_calls_of_one_turn_sample_while_another_one_of_the_run_is_in_fligh
     async with connected(tmp_path, "everything", sampling="allow") as server:
         model = Model("")
         calls = (
-            ToolCall("a", "trigger-long-running-operation", '{"duration": 1, "steps": 1}'),
+            ToolCall("a", "trigger-long-running-operation", '{"duration": 3, "steps": 1}'),
             *(ToolCall(name, TRIGGER, f'{{"prompt": "{name}"}}') for name in "bc"),
         )
 
