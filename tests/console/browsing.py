@@ -18,7 +18,7 @@ from tests.console.stored import TOKEN
 from tests.node import node_modules
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30_000
@@ -114,7 +114,12 @@ class Person:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
         context.set_default_timeout(SECONDS)
         person = cls(context, address)
-        context.on("console", lambda message: person.said.append(f"{message.type}: {message.text}"))
+
+        def hear(message: ConsoleMessage) -> None:
+            if not message.text.startswith("Autofocus processing was blocked"):  # somebody typed before that
+                person.said.append(f"{message.type}: {message.text}")
+
+        context.on("console", hear)
         context.on("weberror", lambda error: person.said.append(f"error: {error.error}"))
         base = person.base  # a bound method of an object with slots is no handler
         context.on("request", lambda one: None if one.url.startswith(base) else person.said.append(one.url))
