@@ -174,8 +174,8 @@ class TransitionExecutor:
 
         Raises:
             MachineError: A hook has changed the state.
-            Exception: The errors of hooks and of the journal, and a cancellation that came while the record was
-                written: it is raised before any further hook.
+            CancelledError: The caller was cancelled while the record was written. No further hook has run.
+            Exception: The errors of hooks and of the journal.
         """
         cursor, control, writes = run.cursor, run.control, run.writes
         _, source, dest = step.names
@@ -220,12 +220,10 @@ class TransitionExecutor:
         if not step.internal:
             cursor.entered_at, cursor.entry_pending = now, True
             if control.overdue is not None:
-                if (
-                    control.interruption is control.overdue
-                ):  # the limit of the state that was left passed too late
-                    control.interruption = (
-                        None  # still halted, so the driver looks, sees nothing, and goes on
-                    )
+                # The limit of the state that was left passed too late. The run is still halted, so the driver looks,
+                # sees nothing, and continues.
+                if control.interruption is control.overdue:
+                    control.interruption = None
                 control.overdue = None
             if control.alarm is not None:
                 control.alarm.set(_earlier(control.expires_at, now, step.seconds))
