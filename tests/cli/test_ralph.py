@@ -262,7 +262,7 @@ def test_on_a_terminal_tasks_move_in_a_table_and_questions_are_typed(
     folder: Path, start: Start, whole: dict[str, bytes]
 ) -> None:
     agents(folder)
-    for name in ("hang-reviewer", "go-reviewer"):
+    for name in ("hang-reviewer", "go-reviewer", "hang-checker", "go-checker"):
         os.mkfifo(folder / name)
     terminal = Terminal(start, "ralph", "run", REQUEST)
     terminal.until("or nothing to leave it open:")
@@ -270,6 +270,9 @@ def test_on_a_terminal_tasks_move_in_a_table_and_questions_are_typed(
     (folder / "hang-reviewer").read_text()  # returns when the first task is under review
     terminal.until("[P]")
     (folder / "go-reviewer").write_text("")
+    (folder / "hang-checker").read_text()  # returns when the first tasks are done
+    terminal.until("3 of 3 tasks done")
+    (folder / "go-checker").write_text("")
     assert terminal.end() == (0, "")
     shown = terminal.text
     assert "1.1 (Requirements) To how many decimals are results rounded?" in shown

@@ -79,7 +79,7 @@ def test_the_journal_keeps_all_it_acknowledged_through_any_power_loss_and_is_nev
     work = ("tests.crash.worker", how, "{store}/deep/journal.db", "{log}", "7", "6")
     disk, chance, lines, seen = Disk(), random.Random(seed), "", 0
     disk.names["store"] = disk.durable_names["store"] = None
-    stride, syncs = campaign(100, 5), campaign(3, 1)
+    stride, syncs = campaign(50, 5), campaign(3, 1)
     traced = recorded(quick, environment, *work)
     assert sum(call.path.endswith("-mark") and call.name == "write" for call in traced) > 6
     for number, (call, following) in enumerate(pairwise(traced)):
@@ -94,7 +94,7 @@ def test_the_journal_keeps_all_it_acknowledged_through_any_power_loss_and_is_nev
             seen += 1
             asyncio.run(proved(image, lines, quick / "image", f"{what} at call {number}"))
     assert "ACK append" in lines
-    assert seen > 20  # as many as the worker happened to make calls
+    assert seen > 40
     print(f"{seen} images")  # noqa: T201  captured, for the report
 
 
