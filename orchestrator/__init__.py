@@ -69,16 +69,18 @@ if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop.agent_tool import agent_tool as agent_tool
     from orchestrator.runtime.llm_loop.result import Result as Result
     from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator as AgentOrchestrator
-    from orchestrator.runtime.pipeline.orchestration.checkpoint import CheckpointManager as CheckpointManager
+    from orchestrator.runtime.pipeline.orchestration.agent import CheckpointManager as CheckpointManager
+    from orchestrator.runtime.pipeline.orchestration.machine import (
+        InvalidTransitionError as InvalidTransitionError,
+    )
     from orchestrator.runtime.pipeline.orchestration.machine import (
         OrchestrationStateMachine as OrchestrationStateMachine,
     )
-    from orchestrator.runtime.pipeline.orchestration.model import (
-        InvalidTransitionError as InvalidTransitionError,
+    from orchestrator.runtime.pipeline.orchestration.machine import (
+        StateMachineObserver as StateMachineObserver,
     )
-    from orchestrator.runtime.pipeline.orchestration.model import StateMachineObserver as StateMachineObserver
-    from orchestrator.runtime.pipeline.orchestration.model import StateMetrics as StateMetrics
-    from orchestrator.runtime.pipeline.orchestration.model import StateTransition as StateTransition
+    from orchestrator.runtime.pipeline.orchestration.machine import StateMetrics as StateMetrics
+    from orchestrator.runtime.pipeline.orchestration.machine import StateTransition as StateTransition
     from orchestrator.runtime.ralph.ralph import RalphOrchestrator as RalphOrchestrator
     from orchestrator.runtime.runs.runs import Runs as Runs
     from orchestrator.runtime.service.recovery import Migration as Migration
@@ -142,7 +144,7 @@ _PUBLIC = {
 
 _SPECIFIED = {
     "AgentOrchestrator": "runtime.pipeline.orchestration.agent",
-    "CheckpointManager": "runtime.pipeline.orchestration.checkpoint",
+    "CheckpointManager": "runtime.pipeline.orchestration.agent",
     "CodeBlocksFound": "machines.code_mode.model",
     "CodeExecuted": "machines.code_mode.model",
     "CodeModeContext": "machines.code_mode.model",
@@ -150,7 +152,7 @@ _SPECIFIED = {
     "CodeModeState": "machines.code_mode.model",
     "DepthExceeded": "machines.code_mode.model",
     "FinalAnswerFound": "machines.code_mode.model",
-    "InvalidTransitionError": "runtime.pipeline.orchestration.model",
+    "InvalidTransitionError": "runtime.pipeline.orchestration.machine",
     "LLMResponseReceived": "machines.rlm.model",
     "MaxIterationsReached": "machines.rlm.model",
     "NoToolCalls": "machines.tools_mode.model",
@@ -160,9 +162,9 @@ _SPECIFIED = {
     "OrchestratorState": "machines.ralph.model",
     "PolicyStop": "machines.rlm.model",
     "RalphOrchestrator": "runtime.ralph.ralph",
-    "StateMachineObserver": "runtime.pipeline.orchestration.model",
-    "StateMetrics": "runtime.pipeline.orchestration.model",
-    "StateTransition": "runtime.pipeline.orchestration.model",
+    "StateMachineObserver": "runtime.pipeline.orchestration.machine",
+    "StateMetrics": "runtime.pipeline.orchestration.machine",
+    "StateTransition": "runtime.pipeline.orchestration.machine",
     "StoppingPolicy": "machines.rlm.policy",
     "ToolCallsFound": "machines.tools_mode.model",
     "ToolsExecuted": "machines.tools_mode.model",

@@ -24,18 +24,16 @@ from orchestrator.machines.pipeline.ports import (
     Validator,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator
-from orchestrator.runtime.pipeline.orchestration.checkpoint import CheckpointManager
-from orchestrator.runtime.pipeline.orchestration.machine import OrchestrationStateMachine
-from orchestrator.runtime.pipeline.orchestration.model import (
+from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator, CheckpointManager
+from orchestrator.runtime.pipeline.orchestration.machine import (
     InvalidTransitionError,
+    OrchestrationStateMachine,
     StateMachineObserver,
     StateMetrics,
     StateTransition,
 )
-from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
-from orchestrator.runtime.pipeline.result import PipelineResult
 
 __all__ = [
     "PIPELINE",

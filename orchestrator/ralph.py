@@ -7,12 +7,15 @@ from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState
 from orchestrator.machines.ralph.next_state import OrchestratorEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.ralph.coding_agent import CodingAgent
-from orchestrator.runtime.ralph.coding_preset import CodingAnswer, CodingCall, CodingPreset
-from orchestrator.runtime.ralph.command_agent import CommandAgent
+from orchestrator.runtime.ralph.coding_agent import (
+    CodingAgent,
+    CodingAnswer,
+    CodingCall,
+    CodingPreset,
+    CommandAgent,
+)
 from orchestrator.runtime.ralph.prompt_agent import PromptAgent
-from orchestrator.runtime.ralph.ralph import Ralph, RalphOrchestrator
-from orchestrator.runtime.ralph.result import RalphResult
+from orchestrator.runtime.ralph.ralph import Ralph, RalphOrchestrator, RalphResult
 
 __all__ = [
     "RALPH",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.errors import ConfigError
-from orchestrator.runtime.service.actor import login
+from orchestrator.runtime.service.answer import login
 
 
 def actor_name(given: str | None) -> str:

@@ -24,7 +24,7 @@ from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
 from orchestrator.journal.sqlite.place import SIZE, Reserve
 from orchestrator.kernel.journal import ENGINE, Journal, RunHead
 from orchestrator.repl import Isolation
-from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
+from orchestrator.runtime.runs.listing import JournalCheck, record_check
 
 if TYPE_CHECKING:
     from orchestrator.journal.postgres.read import PostgresHealth as ServerHealth

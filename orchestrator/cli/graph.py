@@ -19,8 +19,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.diagram import FORMATS
 from orchestrator.kernel.graph import Graph
-from orchestrator.runtime.runs.graph_marks import path_marks, run_marks
-from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.story import Story, path_marks, run_marks
 from orchestrator.telemetry.history import History
 
 MOST_RUNS = 1_000

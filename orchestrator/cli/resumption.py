@@ -14,7 +14,7 @@ from orchestrator.cli.runs.run_service import engine_of, refuse_other
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.service import program_recovery
+from orchestrator.runtime.service import program
 
 
 def shown(options: ResumeOptions) -> dict[str, Any]:
@@ -58,7 +58,7 @@ async def found(store: OpenStore, name: str, *graphs: str) -> ResumableRun:
     head = await store.run(name)
     refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
-    waits = bool(program_recovery.question(stored)) and await engine_of(store, head, stored) is not None
+    waits = bool(program.programs_question(stored)) and await engine_of(store, head, stored) is not None
     return ResumableRun(head, stored.created, stored.context.get("limits") or {}, waits)
 
 

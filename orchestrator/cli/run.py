@@ -28,7 +28,7 @@ from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
-from orchestrator.runtime.service.argument_check import check_run_id
+from orchestrator.runtime.service.option import check_run_id
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal

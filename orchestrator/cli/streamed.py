@@ -18,8 +18,8 @@ from orchestrator.llm.run_event import (
     ToolProgress,
 )
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.conversation import Prompt
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.llm_loop.run_options import Prompt
 
 
 class TextPrinter:

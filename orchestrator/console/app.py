@@ -45,7 +45,7 @@ from orchestrator.drawing.stylesheet import status_stylesheet, stylesheet
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs
-from orchestrator.runtime.service.actor import default_actor
+from orchestrator.runtime.service.answer import default_actor
 from orchestrator.web.access import LOOPBACK, checked_token, is_known_host
 from orchestrator.web.limits import RequestLimits, send_sentence
 from orchestrator.web.status import status_of

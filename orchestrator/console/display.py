@@ -17,7 +17,7 @@ from markupsafe import Markup
 from orchestrator.drawing.status import STATUSES, StatusStyle
 from orchestrator.kernel.journal import RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.runtime.runs.graph_marks import status_name
+from orchestrator.runtime.runs.story import status_name
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
 

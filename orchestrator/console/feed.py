@@ -21,7 +21,7 @@ from typing import Final
 
 from orchestrator.errors import JournalError
 from orchestrator.kernel.journal import RunCounts, RunHead
-from orchestrator.runtime.runs.machine_history import MachineHistory, read_run_history
+from orchestrator.runtime.runs.listing import MachineHistory, read_run_history
 from orchestrator.runtime.runs.runs import Runs
 
 POLL: Final = 0.5

@@ -17,7 +17,7 @@ from orchestrator.console.pages import Console
 from orchestrator.engines.engine_directory import EngineInfo, engines
 from orchestrator.errors import Corrupt
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.journal_check import JournalCheck, last_check
+from orchestrator.runtime.runs.listing import JournalCheck, last_check
 
 _FEW: Final = 20
 """Most runs of a list on the page."""

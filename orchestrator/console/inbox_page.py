@@ -21,8 +21,8 @@ from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
 from orchestrator.journal.stored_run import PLAN
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.approval.plan_review import PlanReview
-from orchestrator.runtime.runs.details import RunDetails
+from orchestrator.runtime.approval.plan_file import PlanReview
+from orchestrator.runtime.runs.story import RunDetails
 from orchestrator.tools.input_form import form_fields
 from orchestrator.tools.input_request import request_of
 

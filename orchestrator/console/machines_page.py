@@ -16,8 +16,8 @@ from orchestrator.console.feed import MOST, MachineReader, MachineWindow
 from orchestrator.console.pages import Console, PageFault
 from orchestrator.console.run_page import GraphView
 from orchestrator.drawing.status import STATUSES, StatusStyle
-from orchestrator.runtime.runs.graph_marks import path_marks
-from orchestrator.runtime.runs.machine_history import MachineHistory
+from orchestrator.runtime.runs.listing import MachineHistory
+from orchestrator.runtime.runs.story import path_marks
 
 WINDOWS: Final[Mapping[str, tuple[str, float]]] = {
     "1h": ("Last hour", 3_600.0),

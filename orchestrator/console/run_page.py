@@ -27,13 +27,10 @@ from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
-from orchestrator.runtime.runs.comparison import fork_of
-from orchestrator.runtime.runs.details import RunDetails
-from orchestrator.runtime.runs.graph_marks import run_marks
-from orchestrator.runtime.runs.story import RUNNING, CallStory, Story
+from orchestrator.runtime.runs.listing import GuardHistory, guard_histories
+from orchestrator.runtime.runs.result import fork_of
+from orchestrator.runtime.runs.story import RUNNING, CallStory, RunDetails, Story, TranscriptEntry, run_marks
 from orchestrator.runtime.runs.timeline import read_timeline
-from orchestrator.runtime.runs.transcript import TranscriptEntry
-from orchestrator.runtime.runs.verdicts import GuardHistory, guard_histories
 from orchestrator.tools.result import RETURNED
 
 DRAWN: Final = 40

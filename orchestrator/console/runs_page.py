@@ -34,9 +34,9 @@ from orchestrator.console.pages import Console, PageFault
 from orchestrator.drawing.status import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.comparison import Divergence, RunPair
 from orchestrator.runtime.runs.listing import ORDERS, RunPage
-from orchestrator.runtime.runs.request import RunRequest
+from orchestrator.runtime.runs.result import Divergence, RunPair
+from orchestrator.runtime.runs.runs import RunRequest
 
 PAGE: Final = 50
 ORDER_WORDS: Final[Mapping[str, str]] = {

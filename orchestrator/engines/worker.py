@@ -48,7 +48,7 @@ from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
-from orchestrator.runtime.service.agent_identity import OtherDefinition
+from orchestrator.runtime.service.ownership import OtherDefinition
 from orchestrator.telemetry.instrument import Load
 
 BEAT = 1.0

@@ -19,7 +19,6 @@ from orchestrator.cli.output import visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind
-from orchestrator.runtime.approval.preview import FileDiff
 from orchestrator.runtime.approval.status import (
     Drift,
     IntentQuestion,
@@ -28,6 +27,7 @@ from orchestrator.runtime.approval.status import (
     StepFact,
     StepState,
 )
+from orchestrator.runtime.approval.workspace import FileDiff
 
 CREATE = PlanStep(id="1", kind=StepKind.CREATE, files=(FileChange(path="a b.txt", content="x\n"),))
 RUN = PlanStep(id="10", kind=StepKind.RUN, argv=("echo", "a b"), timeout=5)

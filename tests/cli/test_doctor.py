@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli.rlm import isolation
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.repl.isolation import Isolation
-from orchestrator.runtime.runs.journal_check import last_check
+from orchestrator.runtime.runs.listing import last_check
 from orchestrator.runtime.runs.runs import Runs
 from tests.cli.recorded import JOURNAL, Call, Tape, play, record
 

@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator import CheckpointManager, OrchestrationState, OrchestrationStateMachine
 from orchestrator.cli.trust.signature import signed
-from orchestrator.runtime.service.run_scope import here
+from orchestrator.runtime.service.child_run import here
 from tests.cli.test_stop import until
 from tests.ending import rest
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.examples.ralph import AGENTS, REQUEST
-from orchestrator.runtime.service import surviving_program
+from orchestrator.runtime.service import program
 from tests.cli.test_terminal import Terminal
 
 Cli = Callable[..., Any]
@@ -176,7 +176,7 @@ def test_a_run_that_is_killed_while_an_agent_works_goes_on_to_the_same_end(
     agent = int((folder / f"hang-{role}").read_text())  # returns when the agent is there
     running.send_signal(signal.SIGKILL)
     running.wait()
-    if not surviving_program.can_find():
+    if not program.can_find():
         os.kill(agent, signal.SIGKILL)
     done = cli("ralph", "resume", session(folder).name, "--answers", "answers.json")
     assert done.code == 0, done.err
@@ -194,8 +194,8 @@ def test_a_program_on_another_host_is_a_question_and_nothing_is_repeated_before_
     agent = int((folder / "hang-executor").read_text())
     running.send_signal(signal.SIGKILL)
     running.wait()
-    here, name = surviving_program.host_name(), session(folder).name
-    monkeypatch.setattr(surviving_program, "host_name", lambda: "elsewhere")
+    here, name = program.host_name(), session(folder).name
+    monkeypatch.setattr(program, "host_name", lambda: "elsewhere")
     before = len(walked(folder))
     for said in ("    parked in Executing: unknown_effect\n", ""):
         refused = cli("ralph", "resume", name, "--answers", "answers.json")

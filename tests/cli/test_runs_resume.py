@@ -156,7 +156,7 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, cli: Cli,
     (folder / "steps.py").write_text(
         "import asyncio\n"
         "from orchestrator.testing import FunctionLLM\nfrom orchestrator.providers.scripted import call\n"
-        "from orchestrator.runtime.service.run_scope import here\n"
+        "from orchestrator.runtime.service.child_run import here\n"
         "async def slow() -> str:\n"
         "    while here().run.control.pause_request is None:\n        await asyncio.sleep(0.01)\n"
         "    return 'done'\n"

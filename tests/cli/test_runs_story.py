@@ -17,8 +17,7 @@ from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.kernel.journal import Draft, Record
-from orchestrator.runtime.runs.path import StateVisit, folded
-from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.story import StateVisit, Story, folded
 from tests.cli.recorded import SECRET, Call, Tape
 
 

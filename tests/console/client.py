@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message
 
 from orchestrator import Runs
 from orchestrator.console import Actor, console_app
-from orchestrator.runtime.service.actor import default_actor
+from orchestrator.runtime.service.answer import default_actor
 
 HOST = "127.0.0.1:8484"
 

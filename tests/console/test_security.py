@@ -13,7 +13,7 @@ from orchestrator.console import Actor, console_app
 from orchestrator.console.access import CODE_SECONDS, SignInCode
 from orchestrator.errors import ConfigError
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.service.actor import default_actor
+from orchestrator.runtime.service.answer import default_actor
 from orchestrator.web.access import ATTEMPTS, WINDOW, AttemptLimiter
 from tests.console.client import Client, readable
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said

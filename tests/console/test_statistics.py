@@ -18,7 +18,7 @@ from orchestrator.console.run_page import Way, state_list
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.errors import StoreDown
 from orchestrator.kernel.journal import Record
-from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
+from orchestrator.runtime.runs.listing import JournalCheck, record_check
 from tests.console.client import Client, readable
 from tests.console.stored import ASKS, agent, fill, said
 

@@ -41,15 +41,13 @@ FIGURES: dict[str, dict[str, float]] = {
         "TWIN": 12.0,
         "RETURN": 0.5,
     },
-    "orchestrator.runtime.approval.command": {
+    "orchestrator.runtime.approval.workspace": {
         "OUTPUT_BYTES": 65536,
         "GRACE": 5.0,
-    },
-    "orchestrator.runtime.approval.control_request": {
-        "POLL": 0.1,
-    },
-    "orchestrator.runtime.approval.file_listing": {
         "MOST_FILES": 2000,
+    },
+    "orchestrator.runtime.approval.status": {
+        "POLL": 0.1,
     },
     "orchestrator.runtime.approval.plan_file": {
         "MOST_BYTES": 4194304,
@@ -60,7 +58,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "SOFT_SHARE": 0.8,
         "CONNECT_SECONDS": 5.0,
     },
-    "orchestrator.runtime.approval.projection": {
+    "orchestrator.runtime.approval.project_journal": {
         "SCHEMA": 1,
     },
     "orchestrator.runtime.approval.rate_limiter": {
@@ -69,32 +67,30 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.llm_loop.agent_tool": {
         "MAX_DEPTH": 8,
     },
-    "orchestrator.runtime.pipeline.orchestration.checkpoint": {
+    "orchestrator.runtime.pipeline.orchestration.agent": {
         "VERSION": 1,
     },
-    "orchestrator.runtime.ralph.command_agent": {
+    "orchestrator.runtime.ralph.coding_agent": {
         "TRY_AGAIN": 75,
     },
-    "orchestrator.runtime.service.argument_check": {
+    "orchestrator.runtime.service.option": {
         "LONGEST_ID": 256,
-    },
-    "orchestrator.runtime.service.inbox": {
-        "POLL": 0.1,
-    },
-    "orchestrator.runtime.service.recovery": {
-        "MOST_CLAIMS": 5,
-    },
-    "orchestrator.runtime.service.run_data": {
         "METADATA_BYTES": 16384,
         "MOST_TAGS": 32,
         "LONGEST_TAG": 256,
         "LONGEST_NAME": 100,
     },
-    "orchestrator.runtime.service.stream_buffer": {
+    "orchestrator.runtime.service.answer": {
+        "POLL": 0.1,
+    },
+    "orchestrator.runtime.service.recovery": {
+        "MOST_CLAIMS": 5,
+    },
+    "orchestrator.runtime.service.stream": {
         "FINE": 256,
         "KEPT": 10000,
     },
-    "orchestrator.runtime.service.surviving_program": {
+    "orchestrator.runtime.service.program": {
         "GRACE": 5.0,
     },
     "orchestrator.runtime.backtest.backtest": {
@@ -112,13 +108,13 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.runs.event_reader": {
         "NEARLY": 0.8,
     },
-    "orchestrator.runtime.runs.following": {
+    "orchestrator.runtime.runs.runs": {
         "POLL": 0.1,
     },
-    "orchestrator.runtime.runs.machine_history": {
+    "orchestrator.runtime.runs.listing": {
         "LAST_RUNS": 100,
     },
-    "orchestrator.runtime.runs.path": {
+    "orchestrator.runtime.runs.story": {
         "LONGEST_CYCLE": 12,
     },
     "orchestrator.telemetry.configure": {

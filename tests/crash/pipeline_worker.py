@@ -34,9 +34,8 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
-from orchestrator.runtime.pipeline.result import PipelineResult
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery
 

@@ -30,9 +30,8 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph import ralph
-from orchestrator.runtime.ralph.ralph import Ralph
-from orchestrator.runtime.ralph.result import RalphResult
-from orchestrator.runtime.ralph.session.directory import SessionDirectory
+from orchestrator.runtime.ralph.ralph import Ralph, RalphResult
+from orchestrator.runtime.ralph.session import SessionDirectory
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery
 from tests.crash.worker import show_marks

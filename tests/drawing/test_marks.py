@@ -11,8 +11,7 @@ from orchestrator.drawing.stylesheet import stylesheet
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.runs.graph_marks import path_marks, run_marks, status_name
-from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.story import Story, path_marks, run_marks, status_name
 from tests.cli.recorded import Call, Tape
 from tests.drawing.test_svg import box
 

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Task
-from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
+from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
 
 TASKS = """# Task List
 

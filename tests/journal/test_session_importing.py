@@ -15,8 +15,7 @@ from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.outline import outline
 from orchestrator.machines.ralph.prd import read_log, read_prd
 from orchestrator.machines.ralph.tasklist import read_tasks
-from orchestrator.runtime.ralph.session.directory import SessionDirectory
-from orchestrator.runtime.ralph.session.task_import import ImportedTasks
+from orchestrator.runtime.ralph.session import ImportedTasks, SessionDirectory
 from tests.tiers import examples
 
 REAL = Path(__file__).parents[1] / "data" / "task_lists"

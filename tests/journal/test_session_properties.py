@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit
 from orchestrator.machines.ralph.marker import MOVES, Marker
-from orchestrator.runtime.ralph.session.directory import PROGRESS, TASKS, SessionDirectory
+from orchestrator.runtime.ralph.session import PROGRESS, TASKS, SessionDirectory
 from tests.tiers import examples
 
 IDS = ("task-1", "task-2", "task-3")

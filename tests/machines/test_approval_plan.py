@@ -33,7 +33,7 @@ from orchestrator.machines.approval.plan import (
     part,
     selection,
 )
-from orchestrator.runtime.approval.retry_policy import RETRIES
+from orchestrator.runtime.approval.plan_executor import RETRIES
 
 
 def step(number: int, *paths: str, needs: tuple[int, ...] = ()) -> dict[str, Any]:

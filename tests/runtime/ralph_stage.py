@@ -11,7 +11,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph.ralph import Ralph
-from orchestrator.runtime.ralph.transition_log import NAME
+from orchestrator.runtime.ralph.session import NAME
 from tests.with_runtime import with_runtime
 
 NO_WAIT = RetryPolicy(base=0.0, max_delay=0.0, jitter=0.0)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from orchestrator.runtime.service import actor
+from orchestrator.runtime.service import answer
 
 
 @pytest.mark.parametrize("error", [OSError, KeyError, ImportError])
@@ -18,9 +18,9 @@ def test_a_process_without_a_login_is_unknown(
         raise error("no login")
 
     monkeypatch.setattr(getpass, "getuser", fails)
-    assert (actor.login(), actor.default_actor()) == ("", "unknown")
+    assert (answer.login(), answer.default_actor()) == ("", "unknown")
 
 
 def test_the_actor_is_the_login_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
-    assert (actor.login(), actor.default_actor()) == ("ann", "ann")
+    assert (answer.login(), answer.default_actor()) == ("ann", "ann")

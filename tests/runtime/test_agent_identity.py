@@ -20,7 +20,7 @@ from orchestrator.pipeline import Pipeline
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.ralph import Ralph
 from orchestrator.rlm import Rlm
-from orchestrator.runtime.service.agent_identity import OtherDefinition
+from orchestrator.runtime.service.ownership import OtherDefinition
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import ToolSpec, tool
 from tests.runtime.pipeline_stage import Stages

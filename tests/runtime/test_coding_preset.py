@@ -13,7 +13,7 @@ from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.fault import AgentFailed
 from orchestrator.ralph import AgentRequest, CodingAgent, CodingAnswer, CodingCall, CodingPreset
-from orchestrator.runtime.ralph.coding_preset import PRESETS, answer_of
+from orchestrator.runtime.ralph.coding_agent import PRESETS, answer_of
 from orchestrator.runtime.service.program import ProgramExit
 
 

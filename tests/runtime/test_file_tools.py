@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.files.path_safety import FileRefused
-from orchestrator.runtime.service.file_tools import file_tools
+from orchestrator.runtime.ralph.prompt_agent import file_tools
 
 
 def tools(root: Path) -> dict[str, Any]:

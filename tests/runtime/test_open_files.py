@@ -12,7 +12,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.approval.file_inspection import look
+from orchestrator.runtime.approval.workspace import look
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import tool

@@ -32,8 +32,7 @@ from orchestrator.machines.pipeline.model import (
     Validation,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics

@@ -19,10 +19,9 @@ from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
-from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
+from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage, limits_within
-from orchestrator.runtime.pipeline.result import PipelineResult
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock

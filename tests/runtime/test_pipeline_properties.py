@@ -23,7 +23,7 @@ from orchestrator.machines.pipeline.model import (
     Validation,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.pipeline.pipeline import PipelineResult
 from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path
 

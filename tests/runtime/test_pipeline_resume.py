@@ -18,8 +18,7 @@ from orchestrator.kernel.record import RunCompleted, RunRecovered, RunStarted, T
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import Implementation, OrchestrationState, Plan
-from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Stages
 from tests.runtime.stage import Facts, path, until
 

@@ -26,15 +26,14 @@ from orchestrator.kernel.record import RunParked, RunRecovered
 from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.service import surviving_program
-from orchestrator.runtime.service.program import run_program
-from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
+from orchestrator.runtime.service import program
+from orchestrator.runtime.service.program import PROGRAMS_REASON, ProgramsUnknown, run_program
 from tests.runtime.pipeline_stage import Stages
 from tests.runtime.stage import Facts, until
 
-linux = pytest.mark.skipif(not surviving_program.can_find(), reason="only Linux shows whose process it is")
+linux = pytest.mark.skipif(not program.can_find(), reason="only Linux shows whose process it is")
 
-HERE = surviving_program.host_name()
+HERE = program.host_name()
 
 
 async def left(journal: MemoryJournal, *programs: Mapping[str, Any]) -> Stages:
@@ -61,7 +60,7 @@ async def left(journal: MemoryJournal, *programs: Mapping[str, Any]) -> Stages:
     return stages
 
 
-def program(mark: str = "m", host: str = HERE, name: str = "coder") -> dict[str, str]:
+def recorded_program(mark: str = "m", host: str = HERE, name: str = "coder") -> dict[str, str]:
     return {"mark": mark, "call": "r:planning:1", "name": name, "host": host}
 
 
@@ -72,7 +71,7 @@ def survivor() -> Iterator[subprocess.Popen[str]]:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "print('up', flush=True); time.sleep(600)"
     )
-    environment = {**os.environ, **surviving_program.variable("m")}
+    environment = {**os.environ, **program.mark_variable("m")}
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", deaf], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -86,9 +85,9 @@ def survivor() -> Iterator[subprocess.Popen[str]]:
 async def test_a_survivor_of_this_host_is_ended_before_its_work_is_repeated_though_it_ignores_sigterm(
     survivor: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(surviving_program.end, "__defaults__", (0.1,))
+    monkeypatch.setattr(program.end_marked, "__defaults__", (0.1,))
     journal = MemoryJournal()
-    stages = await left(journal, program())
+    stages = await left(journal, recorded_program())
     alive: list[int | None] = []
     stages.planner.__class__ = type(
         "Looking", (type(stages.planner),), {"__call__": _looking(alive, survivor)}
@@ -111,7 +110,7 @@ def _looking(alive: list[int | None], survivor: subprocess.Popen[str]) -> Any:
 @linux
 async def test_a_program_that_ended_by_itself_meanwhile_is_no_question() -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program("gone"))
+    stages = await left(journal, recorded_program("gone"))
     assert (await stages.pipeline(journal=journal).resume("r")).outcome == "completed"
     resumed = next(one for one in await journal.load("r") if one.kind == "resumed")
     assert "ended" not in resumed.body
@@ -119,7 +118,7 @@ async def test_a_program_that_ended_by_itself_meanwhile_is_no_question() -> None
 
 async def test_a_program_of_another_host_parks_the_run_and_asks_a_person() -> None:
     journal, facts = MemoryJournal(), Facts()
-    stages = await left(journal, program(host="build-7"))
+    stages = await left(journal, recorded_program(host="build-7"))
     pipeline = stages.pipeline(journal=journal, observers=(facts,))
     with pytest.raises(ProgramsUnknown) as error:
         await pipeline.resume("r")
@@ -129,8 +128,8 @@ async def test_a_program_of_another_host_parks_the_run_and_asks_a_person() -> No
         "again=True (`--again`)"
     )
     head = await journal.head("r")
-    assert (head.status, head.reason, head.owner) == ("parked", REASON, None)
-    assert [fact.reason for fact in facts.of(RunParked)] == [REASON]
+    assert (head.status, head.reason, head.owner) == ("parked", PROGRAMS_REASON, None)
+    assert [fact.reason for fact in facts.of(RunParked)] == [PROGRAMS_REASON]
     assert not facts.of(RunRecovered)
     (described,) = await pipeline.hosting.open_runs()
     assert (described.unattended, described.will) == (False, f"waits for a person: {error.value.reason}")
@@ -139,7 +138,7 @@ async def test_a_program_of_another_host_parks_the_run_and_asks_a_person() -> No
 
 async def test_a_run_that_asks_about_its_programs_is_no_poison_however_often_it_is_resumed() -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program(host="build-7"))
+    stages = await left(journal, recorded_program(host="build-7"))
     length = None
     for _ in range(10):
         with pytest.raises(ProgramsUnknown, match="build-7"):
@@ -156,13 +155,13 @@ async def test_a_run_that_asks_about_its_programs_is_no_poison_however_often_it_
 
 async def test_a_person_may_say_so_at_once() -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program(host="build-7"))
+    stages = await left(journal, recorded_program(host="build-7"))
     assert (await stages.pipeline(journal=journal).resume("r", again=True)).outcome == "completed"
 
 
 async def test_a_run_that_is_cancelled_repeats_nothing_and_asks_nobody() -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program(host="build-7"))
+    stages = await left(journal, recorded_program(host="build-7"))
     await journal.post("r", Posted("1", "cancel", {}, "Ada"))
     assert (await stages.pipeline(journal=journal).resume("r")).outcome == "cancelled"
     assert stages.calls[OrchestrationState.PLANNING] == 1
@@ -170,7 +169,7 @@ async def test_a_run_that_is_cancelled_repeats_nothing_and_asks_nobody() -> None
 
 async def test_only_a_resume_that_is_posted_after_the_question_answers_it() -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program(host="build-7"))
+    stages = await left(journal, recorded_program(host="build-7"))
     await journal.post("r", Posted("early", "resume", {}, "Ada"))
     with pytest.raises(ProgramsUnknown):
         await stages.pipeline(journal=journal).resume("r")
@@ -184,7 +183,7 @@ async def test_a_worker_leaves_such_a_run_parked_until_a_person_posts_a_resume(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program(host="build-7"))
+    stages = await left(journal, recorded_program(host="build-7"))
     pipeline = stages.pipeline(journal=journal)
     scans = 0
 
@@ -216,9 +215,9 @@ async def test_a_worker_leaves_such_a_run_parked_until_a_person_posts_a_resume(
 async def test_where_the_system_shows_no_processes_the_resume_says_so_and_asks(
     host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(surviving_program, "_PROC", tmp_path)
+    monkeypatch.setattr(program, "_PROC", tmp_path)
     journal = MemoryJournal()
-    stages = await left(journal, program(host=host))
+    stages = await left(journal, recorded_program(host=host))
     said = "only Linux shows which programs a process has started" if host == HERE else "may still run there"
     with pytest.raises(ProgramsUnknown, match=said):
         await stages.pipeline(journal=journal).resume("r")
@@ -228,10 +227,10 @@ async def test_where_the_system_shows_no_processes_the_resume_says_so_and_asks(
 async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    immortal = surviving_program.ProgramEnd(frozenset("m"), (4711,))
-    monkeypatch.setattr(surviving_program, "end", lambda _: immortal)
+    immortal = program.ProgramEnd(frozenset("m"), (4711,))
+    monkeypatch.setattr(program, "end_marked", lambda _: immortal)
     journal = MemoryJournal()
-    stages = await left(journal, program())
+    stages = await left(journal, recorded_program())
     with pytest.raises(ProgramsUnknown, match=r"cannot be ended by this user \(process 4711\)"):
         await stages.pipeline(journal=journal).resume("r")
     assert stages.calls[OrchestrationState.PLANNING] == 1
@@ -239,7 +238,7 @@ async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
 
 async def test_what_a_resume_will_do_with_programs_is_said_before() -> None:
     journal = MemoryJournal()
-    stages = await left(journal, program())
+    stages = await left(journal, recorded_program())
     (run,) = await stages.pipeline(journal=journal).hosting.open_runs()
     assert run.will == f"ends coder if it still runs on {HERE}; continues in planning"
 
@@ -261,7 +260,7 @@ async def test_a_program_is_recorded_before_it_starts_and_after_it_ended_and_car
     begun, ended, stage = records[2:5]
     assert [one.kind for one in (begun, ended, stage)] == ["program", "program_ended", "stage"]
     assert result.plan is not None
-    assert begun.body == program(mark=str(result.plan.content), name=Path(sys.executable).name)
+    assert begun.body == recorded_program(mark=str(result.plan.content), name=Path(sys.executable).name)
     assert ended.body == {"mark": result.plan.content}
     assert not StoredRun.of("r", records).programs
 

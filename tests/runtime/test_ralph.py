@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphState
-from orchestrator.runtime.ralph.transition_log import line
+from orchestrator.runtime.ralph.session import log_line
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World, log_of, markers, moves_of
 
 
@@ -51,7 +51,9 @@ async def test_the_log_has_the_seeds_members_and_no_others(tmp_path: Path) -> No
     world = World(tmp_path)
     result = await world.ralph().run("write a shell")
 
-    first = next(line for line in log_of(result.session_path) if line["transition"]["taskId"] == "task-1")
+    first = next(
+        log_line for log_line in log_of(result.session_path) if log_line["transition"]["taskId"] == "task-1"
+    )
     executed = log_of(result.session_path)[3]
     text = (Path(result.session_path) / "transitions.jsonl").read_text().splitlines()[3]
     assert executed == {
@@ -76,7 +78,7 @@ async def test_the_log_has_the_seeds_members_and_no_others(tmp_path: Path) -> No
 
 def test_a_line_of_the_log_is_readable_in_any_language_and_names_unknown_events_as_they_are() -> None:
     move = ("Executing", "executor_fertig", "Prüfung")
-    text = line("s", 0.0, move, ("tâche-1", 2))
+    text = log_line("s", 0.0, move, ("tâche-1", 2))
     assert "Prüfung" in text
     assert json.loads(text) == {
         "timestamp": "1970-01-01T00:00:00Z",

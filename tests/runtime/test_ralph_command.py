@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.contract import ExecutorOutput, ExecutorStatus, Role, read
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.ralph.command_agent import CommandAgent
+from orchestrator.runtime.ralph.coding_agent import CommandAgent
 from tests.passing_time import pass_time
 from tests.runtime.stage import until
 

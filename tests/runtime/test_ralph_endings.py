@@ -22,7 +22,7 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphState
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.ralph.command_agent import CommandAgent
+from orchestrator.runtime.ralph.coding_agent import CommandAgent
 from orchestrator.runtime.ralph.ralph import Ralph
 from tests.runtime.ralph_stage import NO_WAIT, World, markers, moves_of
 

@@ -19,7 +19,7 @@ from orchestrator.machines.ralph.marker import MOVES, Marker, check_move
 from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState, TaskCounts
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.machines.ralph.step import next_work, resolved
-from orchestrator.runtime.ralph.session.directory import SessionDirectory
+from orchestrator.runtime.ralph.session import SessionDirectory
 from orchestrator_guards import Verdict
 from tests.kernel.toy import Facts
 from tests.runtime.ralph_stage import (

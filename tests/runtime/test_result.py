@@ -21,8 +21,8 @@ from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.llm_loop.conversation import Conversations
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.llm_loop.run_options import Conversations
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import agent, faults
 

@@ -11,7 +11,7 @@ from orchestrator.errors import LimitReached, LLMError
 from orchestrator.llm.message import Usage
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy, NoNesting, SimpleNestedCallPolicy
-from orchestrator.runtime.rlm.subcall import SubCalls
+from orchestrator.runtime.rlm.run_setup import SubCalls
 from orchestrator.testing import FunctionLLM, ScriptedLLM
 from orchestrator_callbacks.rlm.budget_account import RunBudget
 

@@ -39,7 +39,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import RunParked
 from orchestrator.llm.message import ReasoningPiece, Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.service import stream_buffer
+from orchestrator.runtime.service import stream
 from tests.runtime.stage import Facts, agent, until
 
 Open = Callable[[], Journal]
@@ -285,7 +285,7 @@ async def test_a_reader_of_a_run_that_had_none_gets_the_pieces_of_the_next_answe
 async def test_a_reader_that_waits_for_a_run_gets_the_pieces_of_its_first_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.runtime.runs.following.POLL", 100)  # it waits when the run becomes live
+    monkeypatch.setattr("orchestrator.runtime.runs.runs.POLL", 100)  # it waits when the run becomes live
     events: list[RunEvent] = []
 
     async def model(_: Request) -> str:
@@ -325,7 +325,7 @@ async def test_pieces_of_arguments_name_their_call_and_a_failed_attempt_is_void(
 
 
 async def test_a_slow_reader_of_the_owner_loses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_buffer, "KEPT", 4)
+    monkeypatch.setattr(stream, "KEPT", 4)
     turns = 20
     llm = FunctionLLM(
         lambda request: call("look", what=str(len(llm.requests))) if len(llm.requests) <= turns else "x"

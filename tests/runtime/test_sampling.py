@@ -19,7 +19,7 @@ from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.sampling import RunSampler, sampling_params
+from orchestrator.runtime.llm_loop.agent_tool import RunSampler, sampling_params
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.sampling import SamplingRequest
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool

@@ -27,9 +27,7 @@ from orchestrator.llm.run_event import (
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.service import stream_buffer
-from orchestrator.runtime.service.stream import RunStream
-from orchestrator.runtime.service.stream_buffer import FINE, KEPT, StreamBuffer
+from orchestrator.runtime.service.stream import FINE, KEPT, RunStream, StreamBuffer
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent, until
 
@@ -117,7 +115,7 @@ async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = 500
-    monkeypatch.setattr(stream_buffer, "KEPT", most)
+    monkeypatch.setattr("orchestrator.runtime.service.stream.KEPT", most)
     turns = most // 8
     llm = FunctionLLM(lambda request: call("look") if len(llm.requests) <= turns else "done")
     runner = agent(llm, [look], limits=OFF, journal=MemoryJournal())

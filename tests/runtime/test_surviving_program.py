@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime.service import surviving_program
-from orchestrator.runtime.service.surviving_program import ProgramEnd, end, variable
+from orchestrator.runtime.service import program
+from orchestrator.runtime.service.program import ProgramEnd, end_marked, mark_variable
 from orchestrator.settings import Settings
 
-pytestmark = pytest.mark.skipif(
-    not surviving_program.can_find(), reason="only Linux shows whose process it is"
-)
+pytestmark = pytest.mark.skipif(not program.can_find(), reason="only Linux shows whose process it is")
 
 WAITS = "import sys, time; print('up', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
@@ -42,7 +40,7 @@ def started() -> Iterator[Started]:
 
     def start(*arguments: str, mark: str, **more: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-I", "-S", "-c", *arguments]
-        environment = {**os.environ, **variable(mark), **more}
+        environment = {**os.environ, **mark_variable(mark), **more}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         running.append(process)
         return process
@@ -69,9 +67,9 @@ def lives(pid: int) -> bool:
 def test_processes_are_ended_by_their_mark_and_no_other_one(started: Started) -> None:
     ours, deaf, other = started(WAITS, mark="a"), started(DEAF, mark="b"), started(WAITS, mark="c")
     assert [said(one) for one in (ours, deaf, other)] == ["up"] * 3
-    assert end(["a", "b", "nobody"], 0.1) == ProgramEnd(frozenset(("a", "b")), ())
+    assert end_marked(["a", "b", "nobody"], 0.1) == ProgramEnd(frozenset(("a", "b")), ())
     assert (ours.wait(), deaf.wait(), other.poll()) == (-signal.SIGTERM, -signal.SIGKILL, None)
-    assert end(["a", "b"], 0.1) == ProgramEnd(frozenset(), ())
+    assert end_marked(["a", "b"], 0.1) == ProgramEnd(frozenset(), ())
 
 
 @pytest.mark.parametrize("how", ["plain", "session", "env", "session env", "session dies"])
@@ -83,24 +81,24 @@ def test_children_are_ended_too_that_left_the_session_or_dropped_the_variable(
     if "dies" in how:
         parent.wait()
     assert lives(child)
-    assert end(["a"], 0.1) == ProgramEnd(frozenset("a"), ())
+    assert end_marked(["a"], 0.1) == ProgramEnd(frozenset("a"), ())
     assert not lives(child)
 
 
 def test_a_program_inside_a_program_carries_both_marks(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(surviving_program.MARK, "outer")
+    monkeypatch.setenv(program.MARK, "outer")
     inner = started(WAITS, mark="inner")
     assert said(inner) == "up"
-    assert variable("inner") == {surviving_program.MARK: "outer inner"}
-    assert end(["outer"], 0.1) == ProgramEnd(frozenset(("outer",)), ())
+    assert mark_variable("inner") == {program.MARK: "outer inner"}
+    assert end_marked(["outer"], 0.1) == ProgramEnd(frozenset(("outer",)), ())
     assert inner.wait() == -signal.SIGTERM
 
 
 def test_a_process_is_no_survivor_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from orchestrator.runtime.service.surviving_program import end\nprint(end(['m'], 0.1))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variable("m")}
+    code = "from orchestrator.runtime.service.program import end_marked\nprint(end_marked(['m'], 0.1))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **mark_variable("m")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
@@ -108,12 +106,10 @@ def test_a_process_is_no_survivor_of_itself(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_mark_follows_from_its_parts_and_from_where_one_ends() -> None:
-    marks = {
-        surviving_program.mark_of(*parts) for parts in (("a", "b"), ("ab", ""), ("a", "b"), ("a", "b", ""))
-    }
+    marks = {program.mark_of(*parts) for parts in (("a", "b"), ("ab", ""), ("a", "b"), ("a", "b", ""))}
     assert len(marks) == 3
 
 
 def test_a_program_that_runs_the_command_line_may_carry_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(surviving_program.MARK, "m")
+    monkeypatch.setenv(program.MARK, "m")
     Settings.load()

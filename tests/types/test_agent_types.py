@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import Agent, ConfigError, ToolCall, ToolContext, tool
 from orchestrator.approval import Approval
-from orchestrator.runtime.llm_loop.agent_arguments import AgentArguments
+from orchestrator.runtime.llm_loop.agent import AgentArguments
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.rlm.rlm import Rlm

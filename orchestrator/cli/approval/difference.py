@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.cli.output import TextColor, joined, painted, visible
 from orchestrator.cli.runs.phrase import many
-from orchestrator.runtime.approval.preview import FileDiff
+from orchestrator.runtime.approval.workspace import FileDiff
 from orchestrator.telemetry.escape import escapes
 
 _MARKS = {"+": TextColor.ADDED, "-": TextColor.REMOVED, "@": TextColor.PLACE, "\\": TextColor.FAINT}

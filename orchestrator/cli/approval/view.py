@@ -15,8 +15,8 @@ from orchestrator.cli.output import coloured, say, visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.runtime.approval.approval import Approval
-from orchestrator.runtime.approval.preview import FileDiff, preview
 from orchestrator.runtime.approval.status import Status
+from orchestrator.runtime.approval.workspace import FileDiff, preview
 
 
 def show(options: ApprovalOptions, version: int | None) -> int:

@@ -37,13 +37,7 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.service.program import (
-    TooMuchSaid,
-    check_names,
-    inherited,
-    last_words,
-    run_program,
-)
+from orchestrator.runtime.service.program import TooMuchSaid, check_names, inherited, last_words, run_program
 
 _MAKERS = {OrchestrationState.PLANNING: Plan, OrchestrationState.IMPLEMENTING: Implementation}
 

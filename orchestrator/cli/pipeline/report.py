@@ -17,9 +17,9 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.runtime.pipeline.orchestration import checkpoint
-from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
-from orchestrator.runtime.service.recorded_path import path_of
+from orchestrator.runtime.pipeline.orchestration import agent
+from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
+from orchestrator.runtime.service.recovery import path_of
 
 
 def report_run(run: str | None, *, plot: Path | None, json: bool, journal: Address | None) -> int:
@@ -59,8 +59,8 @@ def state_bars(run_id: str, metrics: RunMetrics) -> str:
 
 async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
     """Return the figures of a stored run. Raises ConfigError for a run of another graph."""
-    if head.graph == checkpoint.GRAPH:
-        machine = await checkpoint.CheckpointManager(store.journal, head.run_id).load(observers=())
+    if head.graph == agent.GRAPH:
+        machine = await agent.CheckpointManager(store.journal, head.run_id).load(observers=())
         if machine is not None:
             return machine.metrics
     if head.graph != PIPELINE.name:
@@ -77,7 +77,7 @@ async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
 
 async def _newest(store: OpenStore) -> RunHead:
     heads, _ = await store.heads()
-    ours = [head for head in heads if head.graph in (PIPELINE.name, checkpoint.GRAPH)]
+    ours = [head for head in heads if head.graph in (PIPELINE.name, agent.GRAPH)]
     if not ours:
         raise ConfigError(
             f"no run of the pipeline in {store.journal.address}: `orchestrator pipeline run --example` makes one"

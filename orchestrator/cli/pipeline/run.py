@@ -32,9 +32,8 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.runtime.llm_loop.result import ended_as
-from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
-from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
+from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

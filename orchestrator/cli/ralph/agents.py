@@ -47,7 +47,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.runtime.ralph.command_agent import CommandAgent
+from orchestrator.runtime.ralph.coding_agent import CommandAgent
 from orchestrator.settings import build
 
 OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))

@@ -20,7 +20,7 @@ from orchestrator.kernel.record import Fact, RunParked, RunStarted, Transition
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.marker import SETTLED, Marker
 from orchestrator.machines.ralph.model import Task
-from orchestrator.runtime.ralph.session.directory import SessionDirectory
+from orchestrator.runtime.ralph.session import SessionDirectory
 
 _STYLE = {
     Marker.OPEN: "dim",

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.runtime.ralph.session.directory import SessionDirectory
+from orchestrator.runtime.ralph.session import SessionDirectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.contract import OrchestratorOutput
 from orchestrator.machines.ralph.model import Task
-from orchestrator.runtime.ralph import codec as ralph_record
-from orchestrator.runtime.ralph.session.task_import import ImportedTasks
+from orchestrator.runtime.ralph import ralph as ralph_record
+from orchestrator.runtime.ralph.session import ImportedTasks
 
 
 def show_status(run: str | None, *, json: bool, journal: Address | None) -> int:

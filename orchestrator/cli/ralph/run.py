@@ -37,12 +37,9 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphState
 from orchestrator.runtime.llm_loop.result import ended_as
-from orchestrator.runtime.ralph.coding_agent import CodingAgent
-from orchestrator.runtime.ralph.command_agent import CommandAgent
-from orchestrator.runtime.ralph.ralph import Ralph
-from orchestrator.runtime.ralph.result import RalphResult
-from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
-from orchestrator.runtime.ralph.session.task_import import ImportedTasks
+from orchestrator.runtime.ralph.coding_agent import CodingAgent, CommandAgent
+from orchestrator.runtime.ralph.ralph import Ralph, RalphResult
+from orchestrator.runtime.ralph.session import ImportedTasks, SessionDirectory, session_id_for
 from orchestrator.runtime.service.runtime import Runtime
 
 T = TypeVar("T")

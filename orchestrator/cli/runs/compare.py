@@ -11,7 +11,7 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, span, table
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.runs_option import CompareOptions
-from orchestrator.runtime.runs.comparison import ComparedRun, RecordedTransition, RunPair
+from orchestrator.runtime.runs.result import ComparedRun, RecordedTransition, RunPair
 
 Cells = tuple[str, str, str]
 

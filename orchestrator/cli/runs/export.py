@@ -18,8 +18,7 @@ from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Usage
 from orchestrator.runtime.backtest.trace_reader import trace_of
-from orchestrator.runtime.runs.story import Story
-from orchestrator.runtime.runs.transcript import TranscriptEntry
+from orchestrator.runtime.runs.story import Story, TranscriptEntry
 
 FORMAT = "orchestrator-run/1"
 """The format of an export without content."""

@@ -19,7 +19,7 @@ from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
-from orchestrator.runtime.service.run_data import SHARED, stored_data
+from orchestrator.runtime.service.option import SHARED, stored_data
 
 
 @dataclass(frozen=True, slots=True)

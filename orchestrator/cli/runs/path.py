@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import span
-from orchestrator.runtime.runs.path import PathStep, StateVisit, folded
+from orchestrator.runtime.runs.story import PathStep, StateVisit, folded
 
 MOST_LINES = 30
 """Most lines of a drawing; a note replaces the middle of a longer one."""

@@ -26,10 +26,8 @@ from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.runtime.runs.details import RunDetails
-from orchestrator.runtime.runs.request import RunRequest
-from orchestrator.runtime.runs.runs import Runs
-from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.runs import RunRequest, Runs
+from orchestrator.runtime.runs.story import RunDetails, Story
 from orchestrator.runtime.service.answer import PostedRequest
 
 ANSWERS = ("approve", "reject", "respond")

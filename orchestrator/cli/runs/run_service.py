@@ -30,7 +30,7 @@ async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> Engin
 
 def lets_go_on(kind: str, stored: StoredRun) -> bool:
     """Return whether an engine resumes a run for a request; a paused run waits until it is unpaused."""
-    from orchestrator.runtime.service.inbox import DECISIONS
+    from orchestrator.runtime.service.answer import DECISIONS
     from orchestrator.runtime.service.resume_plan import paused
 
     return kind in {"cancel", "resume"} or (kind in DECISIONS and not paused(stored))
@@ -39,9 +39,9 @@ def lets_go_on(kind: str, stored: StoredRun) -> bool:
 def resumption(store: OpenStore, stored: StoredRun) -> str:
     """Return the command that resumes a run, with placeholders if another program started it."""
     if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
-        from orchestrator.runtime.service import program_recovery
+        from orchestrator.runtime.service import program
 
-        again = ("--again",) if program_recovery.question(stored) else ()
+        again = ("--again",) if program.programs_question(stored) else ()
         return store.command("resume", stored.run_id, *again, group=group)
     if stored.created.get("graph") == APPROVAL:
         return of_project(store)

@@ -13,7 +13,7 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.request import RunPosition, poster
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
-from orchestrator.runtime.runs.request import RunRequest
+from orchestrator.runtime.runs.runs import RunRequest
 
 
 def refuse_conditions(several: FilterOptions) -> None:

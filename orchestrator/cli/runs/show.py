@@ -20,9 +20,8 @@ from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
-from orchestrator.runtime.runs.path import folded
-from orchestrator.runtime.runs.story import RUNNING, Body, Story
-from orchestrator.runtime.runs.tree import RunTree, read_tree
+from orchestrator.runtime.runs.listing import RunTree, read_tree
+from orchestrator.runtime.runs.story import RUNNING, Body, Story, folded
 
 
 @dataclass(frozen=True, slots=True)

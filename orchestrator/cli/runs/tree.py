@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.position import head_reason, holder
-from orchestrator.runtime.runs.tree import RunTree
+from orchestrator.runtime.runs.listing import RunTree
 
 
 def drawn(tree: RunTree) -> Iterator[str]:

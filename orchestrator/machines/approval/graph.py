@@ -4,7 +4,7 @@
   Completed continues unattended.
 - `cancel` in AwaitingApproval has no edge of its own: it uses the edge of `reject`.
 - No guard applies where no person is asked: an error in a working state always leads to Failed.
-- Recovery after a crash is not an edge. `runtime/approval/recovery.py` does it and writes its own record.
+- Recovery after a crash is not an edge. `runtime/approval/session.py` does it and writes its own record.
 """
 
 from __future__ import annotations

@@ -23,24 +23,17 @@ from orchestrator.kernel.record import Follower, Observer
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import spoken
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import (
-    ApprovalContext,
-    ApprovalEvent,
-    ApprovalState,
-)
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.machines.approval.ports import ApprovalPlanner
-from orchestrator.runtime.approval import other_process as outside
-from orchestrator.runtime.approval import recovery
-from orchestrator.runtime.approval.commands import ApprovalCommands, refuse_limits
-from orchestrator.runtime.approval.current_request import OnStep, inside
-from orchestrator.runtime.approval.session import ApprovalSession
+from orchestrator.runtime.approval import commands as outside
+from orchestrator.runtime.approval.commands import ApprovalCommands, OnStep, inside, refuse_limits
+from orchestrator.runtime.approval.session import ApprovalSession, damaged, recover
 from orchestrator.runtime.approval.status import Drift, RecoveryNote, Status
-from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.actor import default_actor
-from orchestrator.runtime.service.run_data import agent_data, host_data
-from orchestrator.runtime.service.runtime import Runtime, runtime_of
-from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
+from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service.answer import default_actor
+from orchestrator.runtime.service.option import agent_data, host_data
+from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 
 if TYPE_CHECKING:
     from orchestrator.runtime.approval.hosting import ApprovalHosting
@@ -131,9 +124,9 @@ class Approval(ApprovalCommands):
             session.deps.on_step = self._step
         try:
             if session.run is None and session.damage is not None:
-                self.recovered = recovery.damaged(str(session.damage), self._clock.time())[1]
+                self.recovered = damaged(str(session.damage), self._clock.time())[1]
             else:
-                self.recovered = await recovery.recover(session)
+                self.recovered = await recover(session)
         except BaseException:
             await session.close()
             raise

@@ -28,9 +28,8 @@ from orchestrator.machines.approval.path import path_faults
 from orchestrator.machines.approval.plan import Fingerprint, PlanDraft
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.approval.file_listing import MOST_FILES
-from orchestrator.runtime.approval.plan_request import intent_text
-from orchestrator.runtime.approval.workspace import Workspace
+from orchestrator.runtime.approval.plan_executor import intent_text
+from orchestrator.runtime.approval.workspace import MOST_FILES, Workspace
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.runtime import Runtime

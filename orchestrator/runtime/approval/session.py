@@ -1,9 +1,28 @@
-"""One project in this process: its journal, its current run, and the driver of the run."""
+"""One project in this process: its journal, its current run, and the driver of the run.
+
+No plan is resumed automatically: an executing plan becomes Paused, and a person resumes or cancels it.
+
+    Executing          Paused; the open step undone, the completed ones kept, a running command ended
+    Paused             Paused
+    Cancelling         continues
+    Completed          continues to Idle
+    ExtractingIntent   Idle
+    Planning           Idle; the intent is kept and can be confirmed
+    AwaitingApproval   unchanged if the plan's targets are unchanged and it has not expired, else Idle
+    Failed, Idle       unchanged
+    any damage         Failed: a projection differs from the journal, or a person's command is missing
+
+A crash may interrupt a recovery too: the next one repeats it.
+
+The journal keeps the first valid answer to a plan, so no command of the project may decide differently after it. A
+process with the project's folder carries the answer out: `wait`.
+"""
 
 from __future__ import annotations
 
+import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +30,7 @@ from typing import Any
 from orchestrator.errors import Corrupt, JournalError, OtherAgent, OtherGraph, RunExists, TooNew
 from orchestrator.files.atomic import Hook, silent
 from orchestrator.files.change import Change
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import micros
@@ -23,24 +43,139 @@ from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run
 from orchestrator.machines.approval.ending import ending
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState, PlanStatus
 from orchestrator.machines.approval.path import is_never_allowed
 from orchestrator.machines.approval.ports import ApprovalPlanner
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval import codec as record
-from orchestrator.runtime.approval import control_request as listener
+from orchestrator.runtime.approval import project_journal
 from orchestrator.runtime.approval import project_journal as store
-from orchestrator.runtime.approval import projection
+from orchestrator.runtime.approval import status as listener
 from orchestrator.runtime.approval.plan_executor import PlanExecutor
-from orchestrator.runtime.approval.posted_answer import note_answer, refuse_late
-from orchestrator.runtime.approval.project_log import ProjectLog
-from orchestrator.runtime.approval.projection import Projection
+from orchestrator.runtime.approval.project_journal import Projection, ProjectJournal, ProjectLog
+from orchestrator.runtime.approval.status import CommandLost, RecoveryNote
+from orchestrator.runtime.service.answer import DECISIONS
+from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator_callbacks.approval import before, control_request, enter, execution
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
-from orchestrator_guards import BlockedGate
+from orchestrator_guards import BlockedGate, Refusal, describe_answer, judge_answer
+
+GRAPH = "approval"
+_OWN_ID = re.compile(rf"{GRAPH}-(\d{{4,}})")
+
+
+def codec(launch: Callable[[], Mapping[str, Any]]) -> ContextCodec[ApprovalContext]:
+    """Return the codec of approval; `launch` is stored with a request: how to make its planner, never a key."""
+    return ContextCodec(ApprovalContext, about=lambda _: {"launch": dict(launch())} if launch() else {})
+
+
+def numbered_id(number: int) -> str:
+    """Return the id of a project's n-th request."""
+    return f"{GRAPH}-{number:04d}"
+
+
+async def newest(journal: Journal) -> RunHead | None:
+    """Return the current request of a project, the one that was started last. Raises Corrupt."""
+    requests = await numbered(journal)
+    return max(requests, key=lambda one: one[0])[1] if requests else None
+
+
+async def numbered(journal: Journal) -> list[tuple[int, RunHead]]:
+    """Return the requests of a project with their numbers. Raises Corrupt.
+
+    The id of a run has its number, unless the host chose the id.
+    """
+    heads = [head async for head in journal.runs(graph=GRAPH)]
+    return [(await _number(journal, head), head) for head in heads]
+
+
+async def _number(journal: Journal, head: RunHead) -> int:
+    if (found := _OWN_ID.fullmatch(head.run_id)) is not None:
+        return int(found[1])
+    stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
+    return int(stored.context.get("number", 0))
+
+
+def restored(
+    stored: StoredRun, machine: Machine, deps: ApprovalDeps, codec: ContextCodec[ApprovalContext]
+) -> ApprovalRun:
+    """Return the run as of its last record, ready for `drive`. Raises Corrupt; changes nothing."""
+    run: ApprovalRun = rebuilt(stored, machine, codec.decoded(stored.context), deps, codec)
+    run.acknowledge(stored.inbox)  # messages missing before it were reported as lost
+    if (
+        run.cursor.state != ApprovalState.FAILED
+    ):  # it has continued since, so the next error is the first again
+        run.clear_error()
+    return run
+
+
+class PostedAnswers:
+    """The posted answers to the plan that waits: each call reads only those that were posted since the last one."""
+
+    def __init__(self, run: ApprovalRun, journal: ProjectJournal) -> None:
+        self._run = run
+        self._journal = journal
+        self._since = 0
+
+    async def next(self, now: float) -> Posted | None:
+        """Return the answer that counts, or None. `now` is epoch seconds. Raises StoreDown."""
+        posted = await _posted(self._run, self._journal, self._since)
+        self._since = max((one.number for one in posted), default=self._since)
+        unread = _unread(self._journal, posted)
+        return next((one for one in unread if _counts(self._journal, one, now)), None)
+
+
+async def refuse_late(run: ApprovalRun, journal: ProjectJournal) -> None:
+    """Record that answers to a plan that does not wait any more are refused. Raises StoreDown."""
+    for posted in _unread(journal, await _posted(run, journal)):
+        if not _counts(journal, posted, 0.0):
+            note_answer(run, posted, refused=f"the plan does not wait any more: {run.ctx.plan_status}")
+
+
+async def _posted(run: ApprovalRun, journal: ProjectJournal, since: int = 0) -> list[Posted]:
+    try:
+        return await journal.inbox(run.run_id, since)
+    except Corrupt:  # a missing message was reported when the project was opened: read those after it
+        return await journal.inbox(run.run_id, max(since, run.control.inbox))
+
+
+def _unread(journal: ProjectJournal, posted: Iterable[Posted]) -> list[Posted]:
+    handled = journal.projection.stored.handled
+    return [one for one in posted if one.kind in DECISIONS and one.id not in handled]
+
+
+def _counts(journal: ProjectJournal, posted: Posted, now: float) -> bool:
+    """Return whether an answer is about the plan that waits in the journal, as every other process reads it."""
+    asked = journal.projection.stored.questions.values()
+    return not isinstance(judge_answer(asked, {}, posted.body, now=now), Refusal)
+
+
+def refuse_second(answer: Posted | None) -> None:
+    """Raise GateRefused if another process has answered before."""
+    if answer is not None:
+        said = describe_answer({"by": answer.by, "decision": answer.kind, "at": answer.at})
+        reason = f"{said}; the first answer counts"
+        raise GateRefused(BlockedGate("state", reason, ("wait",), code="ST-001"))
+
+
+def note_answer(run: ApprovalRun, answer: Posted, refused: str = "") -> None:
+    """Record an answer with its actor and reason, and why it was not carried out."""
+    body = {
+        "key": str(answer.body.get("call", "")),
+        "digest": str(answer.body.get("digest", "")),
+        "by": answer.by,
+        "why": str(answer.body.get("why") or ""),
+        "at": answer.at,
+        "id": answer.id,
+        "number": answer.number,
+    }
+    if refused:
+        run.note("control", {**body, "kind": answer.kind, "refused": refused})
+    else:
+        run.note("approval", {**body, "decision": answer.kind})
 
 
 class ApprovalSession:
@@ -74,7 +209,7 @@ class ApprovalSession:
         self._own = journal is None
         self._hook = hook
         self._data = data or {}
-        self._codec = record.codec(lambda: self.launch)
+        self._codec = codec(lambda: self.launch)
         self.is_open = False
         self._requests = 0
         self.up_to_date = True
@@ -147,9 +282,9 @@ class ApprovalSession:
 
     async def _take_up(self) -> None:
         begun = (
-            self.folder / projection.STATE
+            self.folder / project_journal.STATE
         ).exists()  # before the journal is read, because it is written later
-        head = await record.newest(self.journal)
+        head = await newest(self.journal)
         if head is not None:
             await self._claim(head)
         elif begun:
@@ -170,7 +305,7 @@ class ApprovalSession:
         try:
             records = await self.journal.load(head.run_id)
             stored = self._with_this_table(StoredRun.of(head.run_id, records))
-            run = record.restored(stored, self.machine, self.deps, self._codec)
+            run = restored(stored, self.machine, self.deps, self._codec)
             run.set_lease(lease)
             run.restore(replace(run.cursor, parked=stored.parked is not None))
             self.launch = dict(stored.created.get("launch") or {})
@@ -181,7 +316,7 @@ class ApprovalSession:
             self.damage = await listener.lost(run, self.journal)
             self.run = run
             store.tidy(self.folder)
-            self.up_to_date = projection.verify(self.folder, self._project_id, head.run_id, records)
+            self.up_to_date = project_journal.verify(self.folder, self._project_id, head.run_id, records)
         except Corrupt as damage:
             if self.run is None:
                 await let_go(self.journal, lease)
@@ -220,7 +355,7 @@ class ApprovalSession:
         before = self.run
         await self._end()
         self.launch = dict(launch)
-        name, own = run_id or record.run_id(ctx.number), {**self._data, **(data or {})}
+        name, own = run_id or numbered_id(ctx.number), {**self._data, **(data or {})}
         run = self.run = Run(self.machine, name, ctx, self.deps, data=own or None)
         run.follow(follower)
         try:
@@ -240,7 +375,7 @@ class ApprovalSession:
 
     async def _forget(self, last: int) -> None:
         """Remove the requests up to number `last`, but no run of another graph, which may share the journal."""
-        for number, head in await record.numbered(self.journal):
+        for number, head in await numbered(self.journal):
             if number <= last and head.owner is None:
                 await self.journal.erase(head.run_id)
         store.forget_plans(self.folder, last)
@@ -348,3 +483,170 @@ def _refuse_strange(changes: Iterable[Change]) -> None:
         if (change.mode or 0) & (stat.S_ISUID | stat.S_ISGID):  # of the user who starts us, perhaps root
             said = f"the journal contains set-id bits of {change.path!r}, and no plan may change such a file"
             raise Corrupt(said)
+
+
+DISCARD = "acknowledge --discard"
+"""The action that sets aside an unreadable store."""
+
+CRASHED = "the process that worked on it ended before its work did"
+MANUAL = (
+    "look at the project and at .orchestrator/",
+    "acknowledge, and continue with the files as they are",
+    "retry, which makes a new plan for the same intent",
+    "rollback, where steps of the plan had been carried out",
+)
+"""Actions of a person if the state cannot be trusted."""
+
+
+async def recover(session: ApprovalSession) -> RecoveryNote | None:
+    """Recover a project, and return the findings and actions; None if no recovery was needed."""
+    run = session.run
+    if run is None:
+        return None
+    if session.damage is not None:
+        return await _corrupt(session, run)
+    if not session.up_to_date and run.lease is not None:
+        await session.journal.refresh(run.lease.seq)
+    await session.refuse_posted(run)
+    way = _WAYS.get(ApprovalState(run.cursor.state))
+    return None if way is None else await way(session, run)
+
+
+async def _corrupt(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
+    """Set the run to Failed: no step is undone or resumed before a person has checked."""
+    why = str(session.damage)
+    code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
+    run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
+    found = RecoveryNote("corrupt", ApprovalState.FAILED.value, why, session.clock.time(), options=MANUAL)
+    session.journal.projection.forget()
+    await _jumped(session, run, ApprovalState.FAILED, found, corrupt=True)
+    session.damage = None
+    return found
+
+
+async def _executing(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
+    """Undo the open step and wait for a person."""
+    undone = await session.executor.undo_open(run)
+    work, why = await session.executor.work(run), await _crashed(session, run)
+    unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
+    found = RecoveryNote(
+        run.cursor.state,
+        ApprovalState.PAUSED.value,
+        why,
+        session.clock.time(),
+        kept=await session.executor.done(run),
+        undone=tuple(change.path for change in undone.changes),
+        conflicts=tuple({"path": one.path, "why": str(one)} for one in undone.conflicts),
+        options=(*unknown, *(() if unknown else ("resume",)), "cancel"),
+    )
+    run.ctx.conflicts = [dict(one) for one in found.conflicts]
+    await _jumped(session, run, ApprovalState.PAUSED, found)
+    return found
+
+
+async def _crashed(session: ApprovalSession, run: ApprovalRun) -> str:
+    """Return the cause of the recovery, with the commands that were still running."""
+    ended = (await session.executor.work(run)).ended
+    return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
+
+
+async def _going_on(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
+    """Continue in a state that needs no person."""
+    state = run.cursor.state
+    await session.drive(run)
+    failed = run.cursor.state == ApprovalState.FAILED
+    found = RecoveryNote(
+        state,
+        run.cursor.state,
+        await _crashed(session, run),
+        session.clock.time(),
+        undone=tuple(run.ctx.undone),
+        conflicts=tuple(run.ctx.conflicts),
+        options=MANUAL if failed else ("submit",),
+    )
+    run.ctx.recovery = found.plain()
+    await session.remember(run)
+    return found
+
+
+async def _extracting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
+    """Drop the request to the planner: it is unknown whether it was sent."""
+    found = RecoveryNote(
+        run.cursor.state, ApprovalState.IDLE.value, CRASHED, session.clock.time(), options=("submit",)
+    )
+    await _jumped(session, run, ApprovalState.IDLE, found)
+    return found
+
+
+async def _planning(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
+    """Keep the intent: when the person confirms it, it is planned for again."""
+    ctx = run.ctx
+    ctx.kept, ctx.intent = ctx.intent, None
+    ctx.question = f"Plan again for: {(ctx.kept or {}).get('summary', ctx.request)}"
+    found = RecoveryNote(
+        run.cursor.state,
+        ApprovalState.IDLE.value,
+        CRASHED,
+        session.clock.time(),
+        options=("confirm", "submit"),
+    )
+    await _jumped(session, run, ApprovalState.IDLE, found)
+    return found
+
+
+async def _awaiting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote | None:
+    """Expire a plan that cannot be executed as shown any more."""
+    why = await _stale(session, run)
+    if not why:
+        return None
+    run.ctx.plan_status = PlanStatus.EXPIRED.value
+    found = RecoveryNote(
+        run.cursor.state,
+        ApprovalState.IDLE.value,
+        f"the plan expired: {why}",
+        session.clock.time(),
+        options=("submit",),
+    )
+    run.ctx.recovery = found.plain()
+    await session.drive(run, ApprovalEvent.REJECT)
+    return found
+
+
+async def _stale(session: ApprovalSession, run: ApprovalRun) -> str:
+    shut = before.expired(run)
+    if shut is not None:
+        return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
+    try:
+        blocked = await session.executor.outdated(run)
+    except ApprovalError as error:
+        return str(error)
+    return "" if blocked is None else blocked.reason
+
+
+async def _jumped(
+    session: ApprovalSession,
+    run: ApprovalRun,
+    to: ApprovalState,
+    found: RecoveryNote,
+    *,
+    corrupt: bool = False,
+) -> None:
+    run.ctx.recovery = found.plain()
+    await session.jump(run, to, found.why, corrupt=corrupt)
+
+
+_WAYS: Mapping[ApprovalState, Callable[[ApprovalSession, ApprovalRun], Awaitable[RecoveryNote | None]]] = {
+    ApprovalState.EXECUTING: _executing,
+    ApprovalState.CANCELLING: _going_on,
+    ApprovalState.COMPLETED: _going_on,
+    ApprovalState.EXTRACTING_INTENT: _extracting,
+    ApprovalState.PLANNING: _planning,
+    ApprovalState.AWAITING_APPROVAL: _awaiting,
+}
+
+
+def damaged(why: str, now: float) -> tuple[dict[str, Any], RecoveryNote]:
+    """Return error and recovery note of a project whose journal cannot be read."""
+    options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and starts anew")
+    error = {**Fault("ST-002", why).plain(), "shown": False}
+    return error, RecoveryNote("corrupt", ApprovalState.FAILED.value, why, now, options=options)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.machines.approval.model import ApprovalState
+from orchestrator.errors import Corrupt, JournalError
+from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.machines.approval.fault import ApprovalError
+from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
+from orchestrator.runtime.approval.project_journal import UNKNOWN, StepLog
+from orchestrator_callbacks.approval.control_request import WISHES
+from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +140,192 @@ class Status:
     """The other process that works on it, if any."""
     launch: Mapping[str, Any] = field(default_factory=dict)
     """Data that the submitter stored with the request: how to make its planner."""
+
+
+WORKING = frozenset(
+    (
+        ApprovalState.EXTRACTING_INTENT,
+        ApprovalState.PLANNING,
+        ApprovalState.EXECUTING,
+        ApprovalState.CANCELLING,
+    )
+)
+"""States in which a process works on the project; without such a process there was a crash."""
+
+
+def status_of(  # noqa: PLR0917 - the parts of a status
+    run_id: str,
+    state: ApprovalState,
+    ctx: ApprovalContext,
+    log: StepLog,
+    owner: str | None = None,
+    launch: Mapping[str, Any] | None = None,
+    version: int | None = None,
+    *,
+    here: bool = False,
+) -> Status:
+    """Return the status of a request. `version` selects an earlier plan; `here`: this process holds the project."""
+    plain = ctx.plan if version is None else _version(ctx, version)
+    kept = ctx.kept
+    return Status(
+        state=state,
+        run_id=run_id,
+        request=ctx.request,
+        intent=ctx.intent,
+        question=IntentQuestion(ctx.question, kept, kept.get("confidence") if kept else None)
+        if ctx.question
+        else None,
+        plan=_readable(plain),
+        plan_status=ctx.plan_status,
+        versions=tuple((str(one["id"]), int(one["version"])) for one in ctx.versions),
+        approved_at=ctx.consent.at if ctx.consent else None,
+        expires_at=ctx.expires_at or None,
+        steps=tuple(StepState(step, status) for step, status in log.of(ctx.plan or {})),
+        error=None if ctx.fault is None else {**ctx.fault, "shown": ctx.shown},
+        recovery=None if ctx.recovery is None else RecoveryNote.read(ctx.recovery),
+        crashed=owner is None and not here and state in WORKING,
+        undone=tuple(ctx.undone),
+        conflicts=tuple(ctx.conflicts),
+        actions=tuple(_actions(state, ctx, log, owner)),
+        owner=owner,
+        launch=launch or {},
+    )
+
+
+def _readable(plain: Mapping[str, Any] | None) -> ApprovalPlan | None:
+    """Return a plan; None if there is none or it is unreadable, which a resume reports."""
+    try:
+        return None if plain is None else ApprovalPlan.read(plain)
+    except ApprovalError:
+        return None
+
+
+def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
+    now = ctx.plan or {}
+    found = [one for one in ctx.versions if one["version"] == version]
+    same = [one for one in found if one["id"] == now.get("id")]
+    chosen: Iterable[Mapping[str, Any]] = same or found
+    return next((one["plan"] for one in chosen), None)
+
+
+def _actions(state: ApprovalState, ctx: ApprovalContext, log: StepLog, owner: str | None) -> Iterator[str]:
+    """Yield the possible actions of a person, the most likely first."""
+    if owner is not None:
+        yield from _EXPECTED_ACTIONS.get(state, ())
+    else:
+        yield from _OWN[state](ctx, log) if state in _OWN else ()
+    if ctx.plan is not None:
+        yield from ("show", "diff")
+
+
+def _idle(ctx: ApprovalContext, _: StepLog) -> Iterator[str]:
+    if ctx.kept is not None:
+        yield "confirm"
+    yield "submit"
+
+
+def _awaiting(ctx: ApprovalContext, _: StepLog) -> Iterator[str]:
+    yield "execute" if is_approved(ctx) else "approve"
+    yield from ("changes", "reject", "cancel")
+
+
+def _paused(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
+    in_doubt = any(status == UNKNOWN for _, status in log.of(ctx.plan or {}))
+    yield from ("resume --again" if in_doubt else "resume", "cancel")
+
+
+def _failed(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
+    if ctx.intent is not None:
+        yield "retry"
+    if any(map(log.has_changes, _failed_plans(ctx))):
+        yield "rollback"
+    yield "acknowledge"
+
+
+def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
+    for one in ctx.versions:
+        if f"{one['id']}.{one['version']}/" not in ctx.completed:
+            yield one["plan"]
+
+
+_EXPECTED_ACTIONS = {
+    ApprovalState.EXTRACTING_INTENT: ("cancel",),
+    ApprovalState.PLANNING: ("cancel",),
+    ApprovalState.EXECUTING: ("pause", "cancel"),
+}
+"""Control requests to another process that works on the project. A cancel cannot be stopped."""
+
+_OWN = {
+    ApprovalState.IDLE: _idle,
+    ApprovalState.AWAITING_APPROVAL: _awaiting,
+    ApprovalState.PAUSED: _paused,
+    ApprovalState.FAILED: _failed,
+}
+
+
+POLL = 0.1
+"""Seconds between two reads of posted messages."""
+
+_MOST = 1_000
+"""Maximum number of damaged messages that are skipped in the search for a readable one."""
+
+
+class CommandLost(Corrupt):
+    """A posted message is missing or was changed; its content is unknown."""
+
+
+@contextlib.asynccontextmanager
+async def listening(run: ApprovalRun, journal: Journal) -> AsyncIterator[None]:
+    """Deliver messages of other processes to the run while the block is active."""
+    task = asyncio.create_task(_listen(run, journal), name="approval inbox") if journal.shared else None
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
+    """Return an error if one of the unread messages is missing; the run then continues after it.
+
+    Raises Corrupt if no posted message can be read.
+    """
+    damage: CommandLost | None = None
+    for number in range(run.control.inbox, run.control.inbox + _MOST):
+        try:
+            await journal.inbox(run.run_id, number)
+        except Corrupt as error:
+            damage = CommandLost(f"a posted command is missing: {error}")
+        else:
+            break
+    else:
+        raise damage or Corrupt(f"run {run.run_id!r}: the posted messages cannot be read")
+    if damage is not None:
+        run.acknowledge(number)
+        run.note(
+            "control", {"id": f"lost-{number}", "kind": "lost", "number": number, "refused": str(damage)}
+        )
+    return damage
+
+
+async def deliver(run: ApprovalRun, journal: Journal) -> None:
+    """Deliver messages posted since the last read to the run."""
+    for posted in await journal.inbox(run.run_id, run.control.inbox):
+        run.acknowledge(posted.number)
+        if posted.kind in WISHES:
+            run.mailbox.post(signal_of(posted))
+
+
+def signal_of(posted: Posted) -> Signal:
+    """Return a control request as the hooks read it."""
+    why = str(posted.body.get("why") or "")
+    payload = {"wish": posted.kind}
+    return Signal(kind="decision", id=posted.id, by=posted.by, why=why, payload=payload, number=posted.number)
+
+
+async def _listen(run: ApprovalRun, journal: Journal) -> None:
+    while True:
+        with contextlib.suppress(JournalError):  # the next append reports the error
+            await deliver(run, journal)
+        await asyncio.sleep(POLL)

@@ -28,7 +28,7 @@ from orchestrator.runtime.evaluation.ledger import TAG, EvaluationIdentity, Eval
 from orchestrator.runtime.evaluation.person import RUN_TAG, CasePerson
 from orchestrator.runtime.evaluation.report import CaseResult, CaseUsage, EvaluationReport
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.service.run_data import run_data
+from orchestrator.runtime.service.option import run_data
 from orchestrator.tools.result import explain
 
 CONCURRENCY: Final = 4

@@ -31,7 +31,7 @@ from orchestrator.kernel.journal import (
     write_records,
 )
 from orchestrator.runtime.evaluation.report import CaseResult, EvaluationReport
-from orchestrator.runtime.service.run_data import new_id
+from orchestrator.runtime.service.option import new_id
 
 GRAPH: Final = "evaluation"
 """Graph of the runs that represent evaluations."""

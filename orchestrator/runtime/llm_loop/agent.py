@@ -1,42 +1,383 @@
-"""`Agent`, the facade of the LLM loop: graph, guards, hooks and handles."""
+"""`Agent`, the facade of the LLM loop: graph, guards, hooks and handles.
+
+A variant shares the compiled machine, the journal, the live runs and the observers of its agent, so it costs a few
+objects. It has its own limit on concurrent runs, so an engine can host the agent and its variant. Names of models and
+tools that are new to the observers are declared once.
+
+The child run is in the journal of its parent under its own key. Therefore it is resumed after a crash, it is stopped
+with its parent, and its facts go to the same observers.
+
+The first event is the first one after the last record that the journal had when the stream started. The stream does
+not read the records of earlier processes again into events: their reader had them. Of an ended run it has the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Unpack, overload
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, Unpack, overload
 
-from orchestrator.errors import ConfigError
+from typing_extensions import TypeVar
+
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.journal import Journal, Record, RunHead
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.record import Follower, Observer, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Memory
 from orchestrator.llm.retry import RetryPolicy
+from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.providers.model_guard import refuse_real
+from orchestrator.runtime.llm_loop import agent_tool
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
-from orchestrator.runtime.llm_loop.agent_arguments import AgentArguments, OutputT, TypeForm
-from orchestrator.runtime.llm_loop.agent_variant import AgentChanges, variant
-from orchestrator.runtime.llm_loop.codec import loop_codec
-from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt
-from orchestrator.runtime.llm_loop.loop_service import LoopService
-from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.llm_loop.stored_results import StoredResults
-from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.notebook import agent_bundle
-from orchestrator.runtime.service.resumed_stream import resumed_stream
-from orchestrator.runtime.service.run_data import agent_data, new_id
-from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.llm_loop.agent_tool import drive_child
+from orchestrator.runtime.llm_loop.codec import StoredResults, history_of, loop_codec, restored, summary
+from orchestrator.runtime.llm_loop.result import ANSWERED, Result, agent_bundle, result_of
+from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, here, joined
+from orchestrator.runtime.service.hosting import LoopHosting
+from orchestrator.runtime.service.option import OPTIONS, agent_data, new_id
+from orchestrator.runtime.service.ownership import joining
+from orchestrator.runtime.service.run_service import HumanInput, RunService
+from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
-from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator.tools.collection import ToolSource
-from orchestrator.tools.context import DepsT_contra
+from orchestrator.tools.context import DepsT, DepsT_contra
+from orchestrator.tools.run_context import RunContext
 from orchestrator.tools.spec import ToolSpec
+from orchestrator_callbacks.llm_loop import admission
+from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
-from orchestrator_callbacks.llm_loop.deps import ToolProvider
+from orchestrator_callbacks.llm_loop.approval_rule import definition_of
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider, open_account
 from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
-from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
+from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
+
+if TYPE_CHECKING:
+    from typing import _SpecialForm as SpecialForm
+
+OutputT = TypeVar("OutputT", default=Any)
+
+TypeForm: TypeAlias = "UnionType | SpecialForm"
+"""A type that is no class: `Report | None`, and for mypy also `Literal[...]` and `Annotated[...]`."""
+DepsFactory: TypeAlias = Callable[[RunContext], DepsT | Awaitable[DepsT]]
+"""Makes the handles of a run, sync or async."""
+
+
+class AgentArguments(TypedDict, Generic[DepsT], total=False):
+    """Keyword arguments of `Agent` except `output_type`, which decides the type of its output."""
+
+    name: str | None
+    version: str | None
+    tools: Iterable[ToolSource[DepsT]] | ToolProvider
+    instructions: str | RunFunction | None
+    limits: Limits | None
+    retry: RetryPolicy | None
+    hooks: Iterable[object]
+    graph: Graph
+    memory: Memory | None
+    deps: DepsT | DepsFactory[DepsT] | None
+    params: Mapping[str, Any] | None
+    runtime: Runtime | None
+    journal: Journal | None
+    observers: Iterable[Observer] | None
+    launch: Mapping[str, Any] | None
+
+
+# ruff: noqa: SLF001 - one class with agent.py
+
+
+class AgentChanges(TypedDict, total=False):
+    """The arguments of Agent that a variant can have in place of its agent's."""
+
+    model: LLM
+    tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider
+    limits: Limits | None
+    retry: RetryPolicy | None
+    memory: Memory | None
+    output_type: object
+    instructions: str | RunFunction | None
+    deps: Any
+    params: Mapping[str, Any] | None
+    name: str | None
+    version: str | None
+
+
+def variant(agent: Agent, changes: AgentChanges) -> Agent:
+    """Return an agent with some changes. Raises ConfigError, and TypeError for an unknown argument."""
+    given: dict[str, Any] = dict(changes)
+    if unknown := given.keys() - AgentChanges.__annotations__.keys():
+        raise TypeError(f"replace() got an unexpected keyword argument {min(unknown)!r}")
+    arguments.check_agent({"limits": None, **given})
+    found = copy.copy(agent)
+    if "deps" in given:
+        found._source = DepsSource(given["deps"])
+    if "name" in given or "version" in given:
+        known = agent._data
+        name, version = (
+            given.get("name", known.get("agent")),
+            given.get("version", known.get("agent_version")),
+        )
+        stored = {key: value for key, value in agent._data.items() if key == "definition"}
+        found._data = {**agent_data(name, version), **stored}
+    found._limits = given.get("limits", agent._limits) or Limits()
+    found._instructions = given.get("instructions", agent._instructions)
+    found._members = {}
+    found._deps = _changed_handles(agent, found.name, found._source.host, given)
+    if "definition" in found._data:
+        found._data = {**found._data, "definition": definition_of(found._deps.tools.offers)}
+    found._shares = False  # it belongs to its agent
+    found._driver, found._recovery = agent._driver.copy(), found._make_recovery()
+    found._declare()
+    found.hosting = found._make_hosting()
+    refuse_unpriced(found._limits, subagent.prices(found))
+    refuse_unknown_tools(found._limits, found._deps.tools)
+    return found
+
+
+def _changed_handles(agent: Agent, name: str, host: Any, given: Mapping[str, Any]) -> LoopDeps:
+    """Return the handles of a variant."""
+    own, points = agent._deps, agent.hosting.own_points
+    if not given.keys() & {"model", "tools", "output_type", "retry", "params", "memory"}:
+        return replace(own, host=host, points=points, agent=name)
+    made = compose.handles(
+        given.get("model", own.llm),
+        given.get("tools", own.tools),
+        own.clock,
+        given.get("output_type"),
+        given.get("retry", own.retry),
+        given.get("params", own.params),
+        memory=given.get("memory", own.memory),
+        price=own.price,
+        points=points,
+        host=host,
+        stored_result=own.stored_result,
+        agent=name,
+    )
+    return made if "output_type" in given else replace(made, output=own.output)
+
+
+class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
+    """Runs of the LLM loop, from their start or from the journal. Base of `Agent`, which sets its members."""
+
+    _deps: LoopDeps
+    _source: per_run.DepsSource
+    _conversations: Conversations
+    _instructions: str | per_run.RunFunction | None
+    _launch: Mapping[str, Any] | None
+    _declared: set[object]
+    _members: dict[object, LoopService]
+    hosting: LoopHosting
+
+    # ---- called by RunService ----
+
+    def _declare(self) -> None:
+        names = (
+            self._machine.graph.fingerprint,
+            self._deps.model,
+            *(spec.name for spec in self._deps.tools.offers),
+        )
+        if names not in self._declared:  # variants share this set
+            self._declared.add(names)
+            deps, journal, limits = self._deps, self._journal, self._limits
+            compose.declare(self._observers, self._machine, deps, journal, limits, self.identity.name)
+
+    def _ending(self, run: LoopRun) -> Ending:
+        return ending(run)
+
+    def _summary(self, run: LoopRun) -> Mapping[str, Any]:
+        return summary(run)
+
+    def _result(self, run: LoopRun, path: Iterable[Transition], end: Ending) -> Result[OutputT]:
+        return result_of(run, path, end)
+
+    def _with_recorded_output(self, result: Result[OutputT], ended: Mapping[str, Any]) -> Result[OutputT]:
+        if self._deps.output is None and "output" in ended and result.outcome in ANSWERED:
+            return replace(result, output=ended["output"])
+        return result
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
+        handles = per_run.run_deps(self._deps, stored.created.get(OPTIONS) or {})
+        return restored(stored, self._machine, handles, self._codec)
+
+    def _lacks_deps(self, stored: StoredRun) -> bool:
+        return self._source.lacks(stored)
+
+    def _check_model(self, limits: Limits | None) -> None:
+        refuse_real(self._deps.llm)
+        if limits is not None:
+            refuse_unpriced(limits, subagent.prices(self))
+            refuse_unknown_tools(limits, self._deps.tools)
+
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger has everything
+        root = await subagent.open_root(self._journal, head)
+        if root not in (None, head.run_id):
+            raise ConfigError(
+                f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
+            )
+
+    async def _update(
+        self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
+    ) -> None:
+        """Make its deps, count the usage of its child runs, set other limits, and charge a lost answer."""
+        await self._source.restore(run)
+        below = await agent_tool.recount(self, run, stored)
+        if below:
+            open_account(run, dormant=below)
+        await super()._update(run, stored, records, limits)
+        if limits is not None:
+            run.ctx.context.limit = self._context_limit(limits)
+        if agent_tool.asks(run, stored):
+            run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
+
+    async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
+        if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
+            why = f"run {run.parent_run_id!r} above it has ended"
+            run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
+        return await super()._drive(run, path)
+
+    def _out_of_hand(self, run: LoopRun) -> None:
+        admission.close_turn(run.ctx)  # an interrupted turn is answered, so the history stays valid
+
+    def _over(self, run: LoopRun) -> None:
+        self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
+
+    def _check_run(
+        self,
+        run_id: object,
+        conversation_id: object,
+        limits: object,
+        deadline: object,
+        /,
+        **options: Any,
+    ) -> per_run.RunSettings:
+        arguments.check_run(run_id, conversation_id, limits, deadline)
+        if isinstance(limits, Limits):
+            refuse_unknown_tools(limits, self._deps.tools)
+        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
+
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Prompt,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        deadline: float | None,
+        settings: per_run.RunSettings,
+        follower: Follower | None = None,
+        /,
+    ) -> Result[OutputT]:
+        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
+        run = await self._new(prompt, history, run_id, conversation_id, limits, settings)
+        run.follow(follower)
+        self._limit_time(run, deadline)
+        return await self._drive_run(run, park=self.parks)
+
+    # ---- private ----
+
+    def _make_hosting(self) -> LoopHosting:
+        parts = self._journal, self._driver, self._deps, self._live, self._recovery, self._launch
+        return LoopHosting(*parts, check=self._check_run, begin=self._begin)
+
+    async def _said_in(self, run_id: str) -> Sequence[Message]:
+        """Return the messages of a stored run up to its end or its last record."""
+        stored, _ = await self._recovery.read(run_id)
+        return history_of(stored, self._codec)
+
+    async def _new(  # noqa: PLR0917 - the arguments of `run`
+        self,
+        prompt: Prompt,
+        history: Sequence[Message],
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        options: per_run.RunSettings,
+        *,
+        deposited: bool = False,
+    ) -> LoopRun:
+        """Return a new run. A deposited one has deps only for the function of its instructions."""
+        self._check_model(None if limits is self._limits else limits)
+        limits = limits or self._limits
+        said = options.instructions or self._instructions
+        factory = None if deposited and not callable(said) else self._source.factory
+        deps, text = await per_run.prepare_run(self._deps, run_id, options, self._instructions, factory)
+        messages = opening(prompt, history, text)
+        ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
+        ctx.context.limit = self._context_limit(limits)
+        return Run(self._machine, run_id, ctx, deps, data={**self._data, **options.data} or None)
+
+    def _context_limit(self, limits: Limits) -> int:
+        return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
+
+
+R = TypeVar("R")
+
+
+def resumed_stream(
+    run_id: str, runs: Runs, refuse: Callable[[RunHead], None], resume: Callable[[], Awaitable[R]]
+) -> RunStream[Any, R]:
+    """Return the stream of a run that `resume` resumes when the first event is requested.
+
+    `refuse` raises for a run of another agent, whose events are not read then.
+    """
+
+    async def work(receive: Follower) -> R:
+        head = await runs.journal.head(run_id)
+        refuse(head)
+        events = _NewEvents(run_id, runs, receive, head.seq - (head.status == "ended"))
+        following = asyncio.create_task(events.follow())
+        try:
+            await asyncio.sleep(0)  # the follower waits for the run before the model is asked
+            result = await resume()
+            await following
+        except RunError:  # the run has parked, for example: its last events are in the journal
+            await _stopped(following)
+            await events.rest()
+            raise
+        finally:
+            await _stopped(following)
+        return result
+
+    return RunStream(run_id, work)
+
+
+class _NewEvents:
+    """Passes the events of a run after a record to the reader of its stream."""
+
+    def __init__(self, run_id: str, runs: Runs, receive: Follower, seq: int) -> None:
+        self._run_id, self._runs, self._receive = run_id, runs, receive
+        self._after: int | str = seq
+
+    async def follow(self) -> None:
+        """Pass the events on until the run has ended."""
+        async for event in self._runs.events(self._run_id, after=self._after, follow=True):
+            self._receive(event)
+            self._after = event.id or self._after
+
+    async def rest(self) -> None:
+        """Pass on the events that the journal has."""
+        async for event in self._runs.events(self._run_id, after=self._after):
+            self._receive(event)
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.wait((task,))
 
 
 class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
@@ -316,3 +657,47 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
 
 Orchestrator = Agent
 """The same class under the name of the specification."""
+
+
+# ruff: noqa: SLF001 - joins the live runs of its owner
+
+
+def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
+    """Return an agent whose runs use the journal, observers and live runs of `owner`.
+
+    `options` are for Agent.
+    """
+    runtime = Runtime(
+        journal=owner._journal, observers=owner._observers, clock=owner._clock, price=owner._runtime.price
+    )
+    with joining():
+        agent: Agent = Agent(runtime=runtime, output_type=output_type, **options)
+    agent._live, agent._control = owner._live, owner._control
+    agent._wire(ChildWaitObserver())
+    return agent
+
+
+async def run_child(
+    agent: Agent,
+    parent_id: str,
+    key: str,
+    prompt: str,
+    *,
+    lender: Callable[[Limits], Limits] = lambda limits: limits,
+    follower: Callable[[Result], None] = lambda _: None,
+) -> Result:
+    """Start or resume the child run `key` of the run `parent_id`, and return its result.
+
+    `follower` is called with the result even if the parent run was stopped meanwhile. Raises ConfigError if that run is
+    not the current one.
+    """
+    above = here()
+    if above is None or above.run.run_id != parent_id:
+        raise ConfigError("a model as a port works only inside a run of its graph")
+    leash = ChildRunGuard(parent_id)
+    work = asyncio.ensure_future(drive_child(agent, above.run, key, prompt, lender, leash.claim_child))
+    try:
+        return await joined(work, leash, above)
+    finally:
+        if work.done() and not work.cancelled() and work.exception() is None:
+            follower(work.result())

@@ -1,44 +1,51 @@
-"""Agents as tools of other agents: each call is a child run of the run that called it.
+"""Agents as tools of other agents, and the other child runs of the loop: each is a child run of the run that called it.
 
 The id of the child run is the id of its parent and the key of the call, so a repeated call resumes the same run. The
 child run is stored in the journal of its parent, whichever journal its agent has, and the parent's agent can access
 it: one tree, one journal, one handle. A tree is resumed at its root. A child run that is still open when its tree has
 ended is ended as cancelled when it is resumed.
-"""
 
-# ruff: noqa: SLF001 - one class with agent.py
+The hooks of the agent see the request as they see every other one, and its limits on tokens and cost apply to both
+runs. The child run asks once: a tool that wants a better answer samples again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
+from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, output_limit
+from orchestrator.llm.port import check_params
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.runtime.llm_loop.conversation import Prompt
-from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, RunSettings
-from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
-from orchestrator.runtime.service.run_data import SHARED, stored_data
-from orchestrator.runtime.service.run_scope import ChildWaitObserver, RunScope, here
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
+from orchestrator.runtime.llm_loop.codec import restored
+from orchestrator.runtime.llm_loop.result import ANSWERED, Result
+from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
+from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, RunScope, here, joined
+from orchestrator.runtime.service.option import OPTIONS, SHARED, stored_data
 from orchestrator.tools.result import output_text
+from orchestrator.tools.sampling import SamplingRequest
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
+from orchestrator_callbacks.llm_loop import request_usage
 from orchestrator_callbacks.llm_loop.budget_account import lend_limits
-from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
 if TYPE_CHECKING:
-    from orchestrator.runtime.llm_loop.agent import Agent
-    from orchestrator.runtime.llm_loop.loop_service import LoopService
+    from orchestrator.runtime.llm_loop.agent import Agent, LoopService
+
+# ruff: noqa: SLF001 - one class with agent.py
+
 
 MAX_DEPTH = 8
 """Maximum depth of child runs, without the root."""
@@ -274,3 +281,175 @@ async def open_root(journal: Journal, head: RunHead) -> str | None:
         if head.status == "ended":
             return None
     return head.run_id
+
+
+# ruff: noqa: SLF001 - one class with agent.py
+
+
+_DIGEST = 16
+"""Characters of the digest in the id of a child run."""
+_STOP = ("stop", "stop_sequences")
+
+
+class RunSampler:
+    """`ToolContext.sample` of one call."""
+
+    __slots__ = ("_key", "_numbers", "_run_id")
+
+    def __init__(self, run_id: str, key: str) -> None:
+        self._run_id = run_id
+        self._key = key
+        self._numbers: dict[str, int] | None = None
+
+    async def __call__(self, request: SamplingRequest, /) -> Response:
+        """Run a sampling request, or read its recorded answer."""
+        parent = here()
+        if parent is None or parent.run.run_id != self._run_id:
+            raise ConfigError(
+                "a tool samples only inside the run that calls it; await context.sample in the call"
+            )
+        call = ChildCall(self._child_id(request), parent)
+        agent, run = sampling_agent(parent.agent), parent.run
+        messages = tuple(request.messages)
+        result = await call.result(
+            agent, messages, lambda _: _limits(run.ctx.limits), _settings(run, request)
+        )
+        return await _sampled_answer(agent._journal, result)
+
+    def _child_id(self, request: SamplingRequest) -> str:
+        """Return the id of the child run. Equal requests of a call are numbered in their order."""
+        digest = request.digest[:_DIGEST]
+        self._numbers = self._numbers or {}
+        number = self._numbers[digest] = self._numbers.get(digest, 0) + 1
+        return f"{self._run_id}:{self._key}:{digest}" + (f".{number}" if number > 1 else "")
+
+
+def sampling_agent(agent: LoopService) -> Agent:
+    """Return the agent of the sampling requests in the runs of `agent`."""
+    key = agent, "sampling"
+    if key not in agent._members:
+        bare = cast("Agent", agent).replace(tools=(), output_type=None, memory=None, instructions=None)
+        agent._members[key] = member(agent, bare)
+    return cast("Agent", agent._members[key])
+
+
+def _limits(limits: Limits) -> Limits:
+    """Return the limits of a child run: one request with the limits of its parent on tokens, cost and time."""
+    return replace(
+        limits,
+        max_iterations=1,
+        completion_retries=0,
+        wrap_up_turns=0,
+        max_restarts=0,
+        compaction_threshold=0.0,
+    )
+
+
+def _settings(run: LoopRun, request: SamplingRequest) -> RunSettings:
+    """Return the options of a child run: the parameters of its parent, and those of the request."""
+    params = dict((run.data or {}).get(OPTIONS, {}).get("params", {}))
+    params |= sampling_params(run.deps, request)
+    return RunSettings({OPTIONS: {"params": params}} if params else {}, run.deps.host, request.instructions)
+
+
+def sampling_params(deps: LoopDeps, request: SamplingRequest) -> dict[str, Any]:
+    """Return the parameters of a request under the names that the model has, as far as the host sets no others."""
+    own, found = deps.params, dict[str, Any]()
+    most = min(request.max_tokens, output_limit(own) or request.max_tokens)
+    set_by_host = [name for name in OUTPUT_LIMITS if own.get(name)]
+    if most > 0 and (name := _known(deps.llm, set_by_host or OUTPUT_LIMITS, most, "max_tokens")):
+        found[name] = most
+    if request.temperature is not None and "temperature" not in own:
+        found |= _checked(deps.llm, {"temperature": request.temperature})
+    if request.stop and (name := _known(deps.llm, _STOP, list(request.stop), "stop")):
+        found[name] = list(request.stop)
+    return found
+
+
+def _known(llm: object, names: Iterable[str], value: object, usual: str) -> str:
+    """Return the first name of a parameter that a model has; `usual` if it cannot check names, else empty."""
+    names = tuple(names)
+    if not callable(getattr(llm, "check_params", None)):
+        return usual if usual in names else names[0]
+    return next((name for name in names if _checked(llm, {name: value})), "")
+
+
+def _checked(llm: object, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        check_params(llm, params)
+    except ConfigError:
+        return {}
+    return params
+
+
+async def _sampled_answer(journal: Journal, result: Result) -> Response:
+    """Return the answer of an ended child run with its details. Raises RunStopped."""
+    if result.outcome not in ANSWERED:
+        result.raise_for_outcome()
+    records = [record.body for record in await journal.load(result.run_id) if record.kind == "answer"]
+    said = records[-1] if records else {}
+    return Response(
+        result.output,
+        finish_reason=said.get("finish_reason"),
+        usage=result.usage,
+        model=said.get("model"),
+    )
+
+
+# ruff: noqa: SLF001 - one class with agent.py
+
+
+async def recount(agent: LoopService, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
+    """Count the usage of a restored run's child runs again, and return it for each direct child run.
+
+    Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
+    may be newer. An answer that may have been lost is counted by `request_usage.lost`.
+    """
+    found: dict[str, Usage] = {}
+    async for owner, run_id in _children(agent, run, stored):
+        used = await _used(owner, run_id)
+        if used is not None:
+            found[run_id] = used
+    below = run.ctx.spent.below
+    if found or below is not None:
+        below = below or ChildUsage()
+        usage = sum(found.values(), below.before)
+        # Not less than before: ended runs may have been pruned.
+        run.ctx.spent.below = ChildUsage(usage.combined(below.usage, max), below.before)
+    return found
+
+
+async def _children(
+    agent: LoopService, run: LoopRun, stored: StoredRun
+) -> AsyncIterator[tuple[LoopService, str]]:
+    """Yield the agent and the id of each child run that the calls of the last turn may have started."""
+    may_sample = []
+    for entry in stored.ledger.of_turn(run.ctx.iteration):
+        spec = run.deps.tools.find(entry.tool)
+        if spec is not None and isinstance(spec.call, AgentTool):
+            yield member(agent, spec.call.child), f"{run.run_id}:{entry.key}"
+        elif spec is None or spec.takes_context:
+            may_sample.append(f"{run.run_id}:{entry.key}:")
+    if may_sample:
+        async for head in agent._journal.runs(parent_run_id=run.run_id):
+            if head.run_id.startswith(tuple(may_sample)):
+                yield sampling_agent(agent), head.run_id
+
+
+async def _used(agent: LoopService, run_id: str) -> Usage | None:
+    """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
+    try:
+        stored, _ = await agent._recovery.read(run_id)
+    except RunUnknown:
+        return None
+    if stored.ended is not None or stored.fingerprint != agent._machine.valid_graph.fingerprint:
+        spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
+        return spent
+    run = restored(stored, agent._machine, agent._deps, agent._codec)
+    await recount(agent, run, stored)
+    return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)
+
+
+def asks(run: LoopRun, stored: StoredRun) -> bool:
+    """Return whether a restored run may have sent a request whose answer is lost."""
+    return run.state == LoopState.AWAIT_LLM and stored.asks_the_model

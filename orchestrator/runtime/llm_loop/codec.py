@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
-from orchestrator.runtime.service.position import rebuilt
+from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.tools.result import ToolResult, description_of, stored_json
+from orchestrator.tools.stored_result import NoSuchResult
 from orchestrator_callbacks.llm_loop import answer, memory, output_validation
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, effective_call, key_of
 from orchestrator_callbacks.llm_loop.approval_rule import tool_digest
@@ -217,3 +220,63 @@ def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: T
     ctx.results[entry.position] = ToolResult.failure(
         call, entry.position, "cancelled", UNDECIDED, kind="Undecided"
     )
+
+
+def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
+    """Return tokens, cost, counts, and the used share of each enabled limit."""
+    spent = run.ctx.spent
+    used = spent.total
+    return {
+        "tokens_in": used.input_tokens,
+        "tokens_out": used.output_tokens,
+        "cost": used.cost,
+        "tool_calls": spent.tool_calls,
+        "retries": spent.retries,
+        "restarts": spent.restarts,
+        "compactions": spent.compactions,
+        "budget_used": {name: round(used / limit, 4) for name, used, limit in _budgets(run.ctx) if limit},
+    }
+
+
+def _budgets(ctx: LoopContext) -> Iterator[tuple[str, float, float]]:
+    spent, limits = ctx.spent, ctx.limits
+    total = spent.total
+    yield "iterations", ctx.iteration, limits.max_iterations
+    yield "input_tokens", total.input_tokens, limits.max_input_tokens
+    yield "output_tokens", total.output_tokens, limits.max_output_tokens
+    yield "cost", total.cost_for_limits, limits.max_cost_micros
+    yield "time", spent.seconds, limits.max_seconds
+    yield "tool_calls", spent.tool_calls, limits.max_tool_calls
+    yield "retries", spent.retries, limits.max_retries
+
+
+class StoredResults:
+    """Whole texts of results that were cut. A run can read its own only, because a handle is looked up in its records.
+
+    Args:
+        journal: The journal of the runs.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def read(self, run_id: str, handle: str) -> str:
+        """Return the whole text of a result.
+
+        Args:
+            run_id: The run that reads.
+            handle: The key of the call, as in the mark of the cut result.
+
+        Raises:
+            NoSuchResult: The run has no stored result with this handle.
+            JournalError: The journal cannot be read, or the content is damaged.
+        """
+        digests = {
+            record.body["key"]: record.body["whole"]
+            for record in await self._journal.load(run_id)
+            if record.kind == "done" and "whole" in record.body
+        }
+        if handle not in digests:
+            known = ", ".join(digests) or "none"
+            raise NoSuchResult(f"there is no stored result {handle!r} in this run; stored results: {known}")
+        return (await self._journal.blob(digests[handle])).decode()

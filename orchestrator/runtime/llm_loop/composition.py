@@ -15,7 +15,7 @@ from orchestrator.llm.port import LLM, Clock, check_params
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.sampling import RunSampler
+from orchestrator.runtime.llm_loop.agent_tool import RunSampler
 from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.tools.collection import ToolSource

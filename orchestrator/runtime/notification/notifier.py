@@ -34,7 +34,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.runtime.notification.channel import FunctionChannel, NotificationChannel, NotifyFunction
 from orchestrator.runtime.notification.notice import LINK_FIELDS, Notice, OpenNotices, mark_id
 from orchestrator.runtime.runs.listing import read_page
-from orchestrator.runtime.service.actor import default_actor
+from orchestrator.runtime.service.answer import default_actor
 
 _RETRY = RetryPolicy(attempts=5, base=1.0, max_delay=30.0)
 _LOG = logging.getLogger("orchestrator")

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypedDict
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Suspended
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
+from orchestrator.machines.pipeline import progress
 from orchestrator.machines.pipeline.ending import ending
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
+from orchestrator.machines.pipeline.model import (
+    APART,
+    Attempt,
+    Evaluation,
+    Feedback,
+    Implementation,
+    OrchestrationState,
+    PipelineContext,
+    Plan,
+    Validation,
+)
 from orchestrator.machines.pipeline.ports import (
     EFFECTS,
     BudgetManager,
@@ -28,19 +42,159 @@ from orchestrator.machines.pipeline.ports import (
     Validator,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.llm_loop import composition as compose
-from orchestrator.runtime.pipeline import codec as pipeline_record
+from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
-from orchestrator.runtime.pipeline.result import PipelineResult, result_of
-from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.run_data import agent_data, host_data, new_id
-from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.service.option import agent_data, host_data, new_id
+from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.run_service import HumanInput
+from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
-from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
-from orchestrator_callbacks.pipeline import before, enter, leave
+from orchestrator_callbacks.pipeline import before, enter, leave, stage
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
+from orchestrator_guards import Verdict
+
+
+class PipelineCodec(ContextCodec[PipelineContext]):
+    """The codec of the pipeline. Results of stages are restored from their own records, unless a hook changed them."""
+
+    def changes(self, run: Run[PipelineContext, Any]) -> dict[str, Any]:
+        """Return the changes since the last call."""
+        changed = super().changes(run)
+        amended = progress.amended(run.ctx)
+        return {**changed, "amended": amended} if amended else changed
+
+
+def codec(launch: Mapping[str, Any] | None = None) -> PipelineCodec:
+    """Return the codec of a pipeline."""
+    about = {"launch": dict(launch)} if launch else {}
+    return PipelineCodec(PipelineContext, apart=APART, about=lambda _: about)
+
+
+def plain_spec(spec: Any) -> Any:
+    """Return a spec as JSON types. Raises ConfigError for an empty spec and for one without a JSON form."""
+    if spec is None or spec == "":
+        raise ConfigError("the spec is empty; give text or data that describes the task")
+    try:
+        return plain_json(spec)
+    except ValueError as error:
+        raise ConfigError(f"the spec cannot be stored as JSON: {error}") from None
+
+
+def restored(
+    stored: StoredRun,
+    records: Iterable[Record],
+    machine: Machine,
+    deps: PipelineDeps,
+    codec: ContextCodec[PipelineContext],
+) -> PipelineRun:
+    """Return the run as of its last record, ready for `drive`. Changes nothing outside."""
+    ctx = codec.decoded(stored.context)
+    for record in records:
+        if record.kind == "stage":
+            progress.replay(ctx, record.body)
+        elif record.kind == "context" and "amended" in record.body:
+            progress.amend(ctx, record.body["amended"])
+    return rebuilt(stored, machine, ctx, deps, codec)
+
+
+def is_irreversible(port: object) -> bool:
+    """Return whether the work of a port must not happen twice."""
+    return getattr(port, "effect", None) == "irreversible"
+
+
+def refuse_unknown(run: PipelineRun) -> None:
+    """Raise Suspended if such work has started and its result is unknown."""
+    ports = {state.value: port for state, port in run.deps.ports.items()}
+    if run.cursor.entry_pending and not stage.is_done(run) and is_irreversible(ports.get(run.cursor.state)):
+        stage_name = run.cursor.state
+        why = f"{stage_name} may have happened, and its port is irreversible; check it, then resume with again=True"
+        raise Suspended(run.run_id, why)
+
+
+def summary(run: Run[PipelineContext, Any]) -> dict[str, Any]:
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
+    ctx, limits = run.ctx, run.ctx.limits
+    budgets = (
+        ("iterations", ctx.iteration, limits.max_iterations),
+        ("tokens", ctx.tokens, limits.token_budget),
+    )
+    return {
+        "tokens": ctx.tokens,
+        "refinements": ctx.refinements,
+        "budget_used": {name: round(used / limit, 4) for name, used, limit in budgets if limit},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """The end of a run, with the last results of its stages."""
+
+    run_id: str
+    state: StrEnum
+    """The terminal state: State.SUCCEEDED, FAILED or BUDGET_EXHAUSTED, or a state of the host."""
+    outcome: Outcome
+    reason: str
+    """One of REASONS[outcome]."""
+    output: Any
+    """The content of the approved implementation; None without approval."""
+    best: Attempt | None
+    """The attempt with the highest score, approved or not; None if nothing was judged."""
+    plan: Plan | None
+    validation: Validation | None
+    implementation: Implementation | None
+    evaluation: Evaluation | None
+    feedback: tuple[Feedback, ...]
+    iterations: int
+    """Plans that were passed to validation."""
+    refinements: int
+    tokens: int
+    """Tokens of all stages, including their child runs."""
+    transitions: tuple[Transition, ...]
+    """The path of the run with tokens and reasons: the last 10,000 transitions."""
+    verdict: Verdict | None = None
+    """The refusal that ended the run, if any."""
+    error: Exception | None = None
+    """The first error."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return result_bundle(self, PIPELINE)
+
+    def raise_for_outcome(self) -> PipelineResult:
+        """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
+        if self.outcome is Outcome.COMPLETED:
+            return self
+        raise stopped(self) from self.error
+
+
+def result_of(run: Run[PipelineContext, Any], path: Iterable[Transition], end: Ending) -> PipelineResult:
+    """Return the result of a run with this end."""
+    ctx = run.ctx
+    approved = ctx.implementation if end.outcome is Outcome.COMPLETED else None
+    return PipelineResult(
+        run_id=run.run_id,
+        state=OrchestrationState(run.cursor.state)
+        if run.cursor.state in set(OrchestrationState)
+        else run.state,
+        outcome=end.outcome,
+        reason=end.reason,
+        output=approved.content if approved else None,
+        best=ctx.best,
+        plan=ctx.plan,
+        validation=ctx.validation,
+        implementation=ctx.implementation,
+        evaluation=ctx.evaluation,
+        feedback=ctx.feedback,
+        iterations=ctx.iteration,
+        refinements=ctx.refinements,
+        tokens=ctx.tokens,
+        transitions=tuple(path),
+        verdict=ctx.verdict,
+        error=run.error,
+    )
 
 
 class PipelineArguments(TypedDict, total=False):
@@ -128,7 +282,7 @@ class Pipeline(HumanInput[PipelineResult]):
         self._data = agent_data(name, version)
         self._set_up(runtime_of(runtime, journal, observers))
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
-        self._codec = pipeline_record.codec(launch)
+        self._codec = codec(launch)
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
         if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
             raise ConfigError(f"budget must have a method `is_exhausted()`; {type(budget).__name__} does not")
@@ -250,7 +404,7 @@ class Pipeline(HumanInput[PipelineResult]):
     def _new(
         self, spec: Any, run_id: str, limits: PipelineLimits | None, data: Mapping[str, Any]
     ) -> PipelineRun:
-        ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
+        ctx = PipelineContext(plain_spec(spec), limits or self._limits, self._rubric)
         return Run(self._machine, run_id, ctx, self._deps, data={**self._data, **data} or None)
 
     def _port(self, name: str, given: object) -> Port:
@@ -306,23 +460,23 @@ class Pipeline(HumanInput[PipelineResult]):
         return ending(run)
 
     def _summary(self, run: PipelineRun) -> Mapping[str, Any]:
-        return pipeline_record.summary(run)
+        return summary(run)
 
     def _result(self, run: PipelineRun, path: Iterable[Transition], end: Ending) -> PipelineResult:
         return result_of(run, path, end)
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> PipelineRun:
-        return pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
+        return restored(stored, records, self._machine, self._deps, self._codec)
 
     async def _check_resume(self, head: RunHead, *, again: bool) -> None:
         """Raise Suspended if an irreversible stage may have happened; the run is not claimed then."""
-        if again or not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
+        if again or not any(is_irreversible(port) for port in self._deps.ports.values()):
             return
         stored, records = await self._recovery.read(head.run_id)
         unread = await stored.unread(self._journal)
         cancelled = any(one.kind == "cancel" for one in unread)  # then no stage is executed any more
         if stored.fingerprint == self._machine.valid_graph.fingerprint and not cancelled:
-            pipeline_record.refuse_unknown(self._restore(stored, records))
+            refuse_unknown(self._restore(stored, records))
 
 
 _STATE_OF: Mapping[str, OrchestrationState] = {

@@ -19,8 +19,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
-from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.service.child_agent import child_agent, run_child
+from orchestrator.runtime.llm_loop.agent import Agent, child_agent, run_child
 from orchestrator.runtime.service.hosting import LoopHosting
 
 if TYPE_CHECKING:

@@ -4,43 +4,223 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.ralph.contract import OrchestratorOutput, Role
+from orchestrator.llm.usage import Usage
+from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus, Role
 from orchestrator.machines.ralph.ending import ending
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import RalphContext, Task
+from orchestrator.machines.ralph.model import RalphContext, RalphState, RoleCall, Task
 from orchestrator.machines.ralph.ports import AgentPort
-from orchestrator.runtime.ralph import argument
-from orchestrator.runtime.ralph import codec as ralph_record
-from orchestrator.runtime.ralph import transition_log as ralph_log
+from orchestrator.runtime.llm_loop.result import result_bundle, stopped
+from orchestrator.runtime.ralph import session as ralph_log
 from orchestrator.runtime.ralph.prompt_agent import BoundAgent
-from orchestrator.runtime.ralph.result import RalphResult, result_of
-from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
-from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
+from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service import program
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.position import rebuilt
-from orchestrator.runtime.service.run_data import agent_data, host_data
+from orchestrator.runtime.service.option import agent_data, host_data
+from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.run_service import RunService
-from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
-from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
+from orchestrator_guards import Verdict
+
+
+def checked_answer_source(answer: object) -> Any:
+    """Return a source of answers. Raises ConfigError."""
+    if answer is None or callable(answer) or answer in {"wait", "park"}:
+        return answer
+    raise ConfigError(f"answer is {answer!r}; give a function of the questions, 'wait', 'park' or None")
+
+
+def fails_open_questions(open_questions: object) -> bool:
+    """Return whether open questions fail a run. Raises ConfigError."""
+    if open_questions in {"proceed", "fail"}:
+        return open_questions == "fail"
+    raise ConfigError(f"open_questions is {open_questions!r}; it must be 'proceed' or 'fail'")
+
+
+def checked_text(kind: str, value: object) -> str:
+    """Return non-empty text of a person; `kind` is its name. Raises ConfigError."""
+    if isinstance(value, str) and value.strip():
+        return storable_text(kind, value)
+    raise ConfigError(f"{kind} needs non-empty text; got {value!r}")
+
+
+def storable_text(kind: str, value: str) -> str:
+    """Return text that can be stored. Raises ConfigError."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{kind} is not text: it contains bytes that are not UTF-8") from None
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RalphResult:
+    """The end of a run. The work itself is in the session's directory and in the files of its tasks."""
+
+    run_id: str
+    state: StrEnum
+    """The terminal state: State.DONE or FAILED, or a state of the host."""
+    outcome: Outcome
+    reason: str
+    """One of REASONS[outcome]."""
+    session_id: str
+    session_path: str
+    tasks: tuple[Task, ...]
+    """Tasks of the current files without planning; empty if they cannot be read."""
+    blockers: tuple[str, ...]
+    """Reasons why the work could not be done, from the planner or from a task that failed too often."""
+    qa_cycles: int
+    executions: int
+    qualified: int
+    reworks: int
+    replans: int
+    current_task_id: str | None
+    attempt: int
+    summary: str
+    """Last summary of the whole."""
+    usage: Usage
+    """Tokens and cost of all agents. `usage.estimated_…` is the part that agents did not report."""
+    agent_calls: tuple[RoleCall, ...]
+    """The calls of agents with their sessions and usage, oldest first. The cost of a call is None if it is unknown."""
+    transitions: tuple[Transition, ...]
+    """The path of the run: the last 10,000 transitions."""
+    verdict: Verdict | None = None
+    """The refusal that ended the run, if any."""
+    error: Exception | None = None
+    """The first error."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return result_bundle(self, RALPH)
+
+    def raise_for_outcome(self) -> RalphResult:
+        """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
+        if self.outcome is Outcome.COMPLETED:
+            return self
+        raise stopped(self, "; ".join(self.blockers)) from self.error
+
+
+def result_of(
+    run: Run[RalphContext, Any], tasks: Iterable[Task], path: Iterable[Transition], end: Ending
+) -> RalphResult:
+    """Return the result of a run with this end."""
+    ctx = run.ctx
+    return RalphResult(
+        run_id=run.run_id,
+        state=RalphState(run.cursor.state) if run.cursor.state in set(RalphState) else run.state,
+        outcome=end.outcome,
+        reason=end.reason,
+        session_id=ctx.session_id,
+        session_path=ctx.session_path,
+        tasks=tuple(task for task in tasks if not task.planning),
+        blockers=ctx.blockers,
+        qa_cycles=ctx.qa_cycle_count,
+        executions=ctx.iteration,
+        qualified=ctx.qualified,
+        reworks=ctx.reworks,
+        replans=ctx.replans,
+        current_task_id=ctx.current_task_id,
+        attempt=ctx.attempt,
+        summary=ctx.summary,
+        usage=ctx.usage,
+        agent_calls=ctx.agent_calls,
+        transitions=tuple(path),
+        verdict=ctx.verdict,
+        error=run.error,
+    )
+
+
+def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]:
+    """Return the codec of the loop."""
+    about = {"launch": dict(launch)} if launch else {}
+    return ContextCodec(RalphContext, windows=("agent_calls",), about=lambda _: about)
+
+
+def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
+    ctx, limits = run.ctx, run.ctx.limits
+    budgets = (
+        ("iterations", ctx.iteration, limits.max_executions),
+        ("qa_cycles", ctx.qa_cycle_count, limits.max_qa_cycles),
+        ("replans", ctx.replans, limits.max_replans),
+        ("tokens", ctx.usage.input_tokens + ctx.usage.output_tokens, limits.max_tokens),
+        ("cost", ctx.usage.cost_for_limits, limits.max_cost_micros),
+    )
+    return {
+        "qualified": ctx.qualified,
+        "reworks": ctx.reworks,
+        "qa_cycles": ctx.qa_cycle_count,
+        "replans": ctx.replans,
+        **({"blockers": len(ctx.blockers)} if ctx.blockers else {}),
+        "budget_used": {name: round(used / limit, 4) for name, used, limit in budgets if limit},
+    }
+
+
+# ---- status ----
+
+_NEXT: Mapping[RalphState, str] = {
+    RalphState.INITIALIZING: "resolve the session",
+    RalphState.PLANNING: "plan",
+    RalphState.EXECUTING: "execute {task}",
+    RalphState.REVIEWING: "review {task}",
+    RalphState.COMPLETE: "check the work against the goal",
+}
+
+
+_LETS_GO_ON: Mapping[str, str] = {
+    "questions": "answer its questions",
+    "paused": "resume",
+    program.PROGRAMS_REASON: "end its programs on other hosts, then resume with --again",
+}
+"""Reason of a parked run -> action of a person that continues it."""
+
+
+def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
+    """Return the status of a stored run."""
+    state = RalphState(stored.state) if stored.state in set(RalphState) else RalphState.INITIALIZING
+    ended, parked = stored.ended, stored.parked
+    waits = parked is not None and parked.get("reason") in _LETS_GO_ON
+    how = OrchestratorStatus.IN_PROGRESS
+    if ended is not None:
+        done = ended.get("outcome") == "completed"
+        how = OrchestratorStatus.COMPLETED if done else OrchestratorStatus.BLOCKED
+    elif waits:
+        how = OrchestratorStatus.BLOCKED
+    following = "" if ended is not None else _NEXT[state].format(task=ctx.current_task_id or "the next task")
+    if waits and parked is not None:
+        following = _LETS_GO_ON[parked["reason"]]
+    failed = () if stored.failure is None else (str(stored.failure["message"]),)
+    counted = f"{ctx.qualified} of {ctx.iteration} executions qualified, {ctx.reworks} reworked"
+    return OrchestratorOutput(
+        status=how,
+        session_id=ctx.session_id,
+        current_state=stored.state or RalphState.INITIALIZING.value,
+        last_action=str(stored.step.get("event", "")),
+        next_action=following,
+        summary="; ".join((*ctx.blockers, *failed, ctx.summary or counted)),
+    )
 
 
 class Ralph(RunService[RalphResult]):
@@ -99,12 +279,12 @@ class Ralph(RunService[RalphResult]):
         arguments.check_agent(locals(), RalphLimits)
         self._limits = limits or RalphLimits()
         self._root = Path(root)
-        self._answer, self._strict = argument.asks(answer), argument.strict(open_questions)
+        self._answer, self._strict = checked_answer_source(answer), fails_open_questions(open_questions)
         self._retry = retry or RetryPolicy()
         self._data = agent_data(name, version)
         self._set_up(runtime_of(runtime, journal, observers))
         self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
-        self._codec = ralph_record.codec(launch)
+        self._codec = codec(launch)
         self._agents = self._ports(planner, questioner, executor, reviewer, checker)
         self._host = deps
         self._wire(ralph_log.SessionLog(self._live.find))
@@ -213,11 +393,11 @@ class Ralph(RunService[RalphResult]):
         Messages are read in the order of sending, also from other processes. Raises RunUnknown and RunOver. Await the
         result if the run may belong to another process.
         """
-        return self._control.say(run_id, "steer", argument.said("steer", text), by)
+        return self._control.say(run_id, "steer", checked_text("steer", text), by)
 
     def inform(self, run_id: str, text: str, *, by: str = "") -> Awaitable[None]:
         """Add a note for all agents that are called from the next boundary on. As `steer`."""
-        return self._control.say(run_id, "inform", argument.said("inform", text), by)
+        return self._control.say(run_id, "inform", checked_text("inform", text), by)
 
     def answer(self, run_id: str, answers: Mapping[str, str], *, by: str = "") -> Awaitable[None]:
         """Answer questions of a waiting run: question id -> answer. As `steer`.
@@ -228,13 +408,13 @@ class Ralph(RunService[RalphResult]):
         given: object = answers
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"the answers are {given!r}; give question id -> answer")
-        told = {str(one): argument.said("answer", text) for one, text in answers.items()}
+        told = {str(one): checked_text("answer", text) for one, text in answers.items()}
         return self._control.reply(run_id, told, by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
         """Return the status of a run in this or another process. Raises RunUnknown."""
         stored = StoredRun.of(run_id, await self._journal.load(run_id))
-        return ralph_record.status(stored, self._codec.decoded(stored.context))
+        return status(stored, self._codec.decoded(stored.context))
 
     # ---- private ----
 
@@ -344,7 +524,7 @@ class Ralph(RunService[RalphResult]):
     ) -> RalphResult:
         """Start a run for a request, alone or with its session; an empty `run_id` is that of the session."""
         request, session = prompt if isinstance(prompt, tuple) else (prompt, None)
-        argument.text("the request", request)
+        storable_text("the request", request)
         if session is None and not str(request).strip():
             raise ConfigError("the request is empty; describe the goal in a sentence or more")
         files, is_new = self._opened(request, session)
@@ -359,7 +539,7 @@ class Ralph(RunService[RalphResult]):
         return ending(run)
 
     def _summary(self, run: RalphRun) -> Mapping[str, Any]:
-        return ralph_record.summary(run)
+        return summary(run)
 
     def _result(self, run: RalphRun, path: Iterable[Transition], end: Ending) -> RalphResult:
         return result_of(run, _tasks(run), path, end)
@@ -373,7 +553,7 @@ class Ralph(RunService[RalphResult]):
         self, run: RalphRun, stored: StoredRun, records: Sequence[Record], limits: RalphLimits | None
     ) -> None:
         run.deps.session = SessionDirectory.open(run.ctx.session_path)
-        ralph_log.mend(run, records)
+        ralph_log.mend_log(run, records)
         await super()._update(run, stored, records, limits)
 
     async def _drive(self, run: RalphRun, path: Iterable[Transition]) -> RalphResult:

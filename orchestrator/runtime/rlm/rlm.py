@@ -23,24 +23,62 @@ from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import composition as compose
-from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
-from orchestrator.runtime.rlm import codec as rlm_record
-from orchestrator.runtime.rlm.batch import BatchOptions, questions_of
-from orchestrator.runtime.rlm.hosting import ModeHosting
-from orchestrator.runtime.rlm.mode import mode_of
+from orchestrator.runtime.llm_loop.run_options import Conversations, Prompt, opening
+from orchestrator.runtime.rlm import result as rlm_record
 from orchestrator.runtime.rlm.result import RlmResult, result_of
-from orchestrator.runtime.rlm.run_setup import RunResources, equipped
-from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.run_data import SHARED, agent_data, host_data, new_id, stored_data
+from orchestrator.runtime.rlm.run_setup import (
+    BatchOptions,
+    RunResources,
+    equipped,
+    mode_of,
+    questions_of,
+    tool_names,
+)
+from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
+from orchestrator.runtime.service.option import SHARED, agent_data, host_data, new_id, stored_data
 from orchestrator.runtime.service.run_service import RunService
-from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
-from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import HostReference, ModeDeps, ModeRun
+
+
+class ModeHosting(Hosting):
+    """Engine-only interface of an Rlm.
+
+    `hosted` refers to the engine; `resources` has the models and the tools of the run and of its queries.
+    """
+
+    def __init__(
+        self,
+        *parts: Any,
+        hosted: HostReference,
+        resources: RunResources,
+        check: CheckRun,
+        begin: BeginRun,
+    ) -> None:
+        super().__init__(*parts, check=check, begin=begin)
+        self._hosted = hosted
+        self._models = tuple(dict.fromkeys(resources.models))
+        self.model = self._models[0]
+        self.tools = tuple(tool_names(resources.offered()))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The configured names of all models of its runs."""
+        return self._models
+
+    def obey(self, host: Host | None) -> None:
+        """Set the host that is asked before each model and tool call, or None."""
+        self._hosted.host = host
+
+    def tree(self) -> Sequence[Hosting]:
+        """Return only this one: child runs use the same models."""
+        return [self]
 
 
 class Rlm(RunService[RlmResult]):

@@ -1,41 +1,201 @@
-"""The resources of one run of a mode: model, REPL or tools, event source, and the broker of its queries."""
+"""The resources of one run of a mode: model, REPL or tools, event source, and the broker of its queries.
+
+A query that cannot be answered raises an error in the code and never ends the run: a used-up limit, a failing model,
+a child run that does not complete. Cancellation passes through.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from types import SimpleNamespace
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, LLMError, OrchestratorError, RunError
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import ToolExecution
-from orchestrator.llm.message import Request, Response, ToolCall
+from orchestrator.kernel.typed import StateMachine
+from orchestrator.kernel.typed_machine import TypedMachine
+from orchestrator.llm.message import NO_USAGE, Message, Request, Response, Route, ToolCall
 from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.code_mode.ports import Repl
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.code_mode.graph import CODE_MODE, build_code_mode_machine
+from orchestrator.machines.code_mode.model import CodeModeContext
+from orchestrator.machines.code_mode.ports import Answer, Repl
+from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
+from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE, build_tools_mode_machine
+from orchestrator.machines.tools_mode.model import ToolsModeContext
 from orchestrator.repl import ReplLimits, WorkerRepl
 from orchestrator.runtime.llm_loop.composition import model_name
-from orchestrator.runtime.rlm import codec as rlm_record
-from orchestrator.runtime.rlm.context_tools import context_tools
+from orchestrator.runtime.llm_loop.run_options import Prompt
+from orchestrator.runtime.rlm import result as rlm_record
 from orchestrator.runtime.rlm.result import RlmResult
-from orchestrator.runtime.rlm.subcall import SubCalls
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
-from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool
+from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, tool
 from orchestrator.tools.tool_set import Around, ToolSet
+from orchestrator_callbacks.code_mode import enter as code_enter
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpriced
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.budget_account import RunBudget
+from orchestrator_callbacks.rlm.budget_account import RequestUsage, RunBudget, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
 from orchestrator_callbacks.rlm.model_call import OwnModel, check_cost, paid, request_answer
+from orchestrator_callbacks.tools_mode import enter as tools_enter
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
+
+_PIECE = 10_000
+"""Maximum characters of one read."""
+_AROUND = 80
+"""Characters on each side of a search hit."""
+_PLACES = 20
+_LONGEST_QUERY = 200_000
+"""Maximum characters of the data in one query to a model."""
+
+AskAll = Callable[[tuple[str, ...]], Awaitable[Sequence[Answer]]]
+
+
+def context_tools(context: Any, ask: AskAll) -> list[ToolSpec]:
+    """Return the tools for some data: read, search, and query a model about a part of it; none without data."""
+    if context is None:
+        return []
+    text = context if isinstance(context, str) else json.dumps(context, ensure_ascii=False, indent=1)
+
+    @tool(effect="pure")
+    def context_read(start: int = 0, length: int = 2_000) -> str:
+        """Read a piece of the data, by position in characters; at most 10,000 characters at once."""
+        start = max(0, start)
+        end = min(len(text), start + max(0, min(length, _PIECE)))
+        return f"[{start:,} to {end:,} of {len(text):,} characters]\n{text[start:end]}"
+
+    @tool(effect="pure")
+    def context_search(words: str, start: int = 0) -> str:
+        """Find words in the data, capitals apart: the first 20 places from `start` on, each with its position."""
+        if not words:
+            return "give the words to look for"
+        places = [
+            found.start() for found in re.finditer(re.escape(words), text[max(0, start) :], re.IGNORECASE)
+        ]
+        shown = [_excerpt(text, max(0, start) + at, len(words)) for at in places[:_PLACES]]
+        more = f"\n{len(places) - _PLACES:,} more places" if len(places) > _PLACES else ""
+        return ("\n".join(shown) + more) or "not found"
+
+    @tool(effect="idempotent")
+    async def context_query(question: str, start: int = 0, length: int = 50_000) -> str:
+        """Ask another model a question about a piece of the data (at most 200,000 characters); it sees nothing else."""
+        start = max(0, start)
+        piece = text[start : start + max(0, min(length, _LONGEST_QUERY))]
+        (answer,) = await ask((f"{question}\n\n{piece}",))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return [context_read, context_search, context_query]
+
+
+def _excerpt(text: str, at: int, length: int) -> str:
+    start, end = max(0, at - _AROUND), min(len(text), at + length + _AROUND)
+    return f"{at:,}: …{' '.join(text[start:end].split())}…"
+
+
+Ask: TypeAlias = Callable[[Request], Awaitable[Response]]
+"""Calls a model with retries, prices and telemetry; the usage of the response includes its cost."""
+
+Nested: TypeAlias = Callable[[str, int, RunBudget], Awaitable[str]]
+"""(prompt, depth, budget of the parent) -> the answer of a child run, which counts its own usage."""
+
+
+class SubCalls:
+    """The broker of one run. `depth` is the depth of that run; queries are one level deeper.
+
+    A query is passed to `nested` while its depth is below `limits.max_depth` and the policy agrees; without a policy
+    all are. Otherwise, and without `nested`, `ask` calls a model once with `params`. `pay` reserves the cost of that
+    request, `check` checks its answer after it was counted, `admit` returns when it may be sent.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        *,
+        depth: int,
+        limits: RlmLimits,
+        budget: RunBudget,
+        policy: NestedCallPolicy | None = None,
+        nested: Nested | None = None,
+        params: Mapping[str, Any] | None = None,
+        pay: Callable[[Request], AbstractAsyncContextManager[RequestUsage]] | None = None,
+        check: Callable[[Response], None] | None = None,
+        admit: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._ask = ask
+        self._pay = pay
+        self._check = check
+        self._admit = admit
+        self._depth = depth + 1
+        self._max_depth = limits.max_depth
+        self._budget = budget
+        self._policy = policy
+        self._nested = nested
+        self._params = dict(params or {})
+        self._slots = asyncio.Semaphore(limits.max_concurrent_subcalls or 1_000_000)
+
+    async def __call__(self, prompts: Sequence[str]) -> list[Answer]:
+        """Answer all prompts concurrently within the limits; answers are in the same order."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._answer(prompt)) for prompt in prompts]
+        return [task.result() for task in tasks]
+
+    async def _answer(self, prompt: str) -> Answer:
+        try:
+            async with self._slots:
+                self._budget.count_call()
+                if await self._goes_deeper(prompt) and self._nested is not None:
+                    return await self._nested(prompt, self._depth, self._budget)
+                return await self._ask_model(prompt)
+        except OrchestratorError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - an error of a model or a policy: the code gets it
+            return RuntimeError(f"{type(error).__name__}: {error}")
+
+    async def _goes_deeper(self, prompt: str) -> bool:
+        if self._nested is None or self._depth >= self._max_depth:
+            return False
+        if self._policy is None:
+            return True
+        said = self._policy.should_orchestrate(prompt, self._depth)
+        return await said if inspect.isawaitable(said) else said
+
+    async def _ask_model(self, prompt: str) -> str:
+        request = Request(messages=(Message("user", prompt),), params=self._params, route=Route())
+        if self._admit is not None:
+            await self._admit()
+        paid = self._pay(request) if self._pay else self._budget.request(estimated(request.messages))
+        async with paid as bill:
+            response = await self._ask(request)
+            bill.usage = response.usage or NO_USAGE
+        if self._check is not None:
+            self._check(response)
+        if response.refusal:
+            raise LLMError(f"the model refused to answer: {response.refusal}", kind="content_filter")
+        return response.message().text
+
 
 _SHOWN = 4_000
 """Maximum characters of a query in the prompt of its child run; a longer query is in its `context`."""
@@ -286,3 +446,86 @@ def _publish_execution(run: ModeRun, tools: ToolSet, result: ToolResult) -> None
             result.at,
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One mode."""
+
+    graph: Graph
+    build: Callable[[], StateMachine[Any, Any, Any]]
+    hooks: object
+    context: type[ModeContext]
+    limits: RlmLimits
+    laps: tuple[str, ...]
+    """Events that complete a turn."""
+    own_tools: tuple[str, ...] = ()
+
+    def machine(self, graph: Graph, hooks: Iterable[object]) -> TypedMachine:
+        """Return the compiled machine with our hooks and then the host's. Raises GraphError."""
+        return self.build().machine(graph, hooks=collect(graph, self.hooks, extra=tuple(hooks)))
+
+    def offers(self, tools: Sequence[ToolSpec]) -> list[Any]:
+        """Return the tools to declare to metrics, including those that a run adds for its data."""
+        return [*tools, *(SimpleNamespace(name=name) for name in self.own_tools)]
+
+
+MODES: Mapping[str, Mode] = {
+    "code": Mode(
+        CODE_MODE,
+        build_code_mode_machine,
+        code_enter,
+        CodeModeContext,
+        CODE_LIMITS,
+        ("CodeExecuted", "MaxIterationsReached"),
+    ),
+    "tools": Mode(
+        TOOLS_MODE,
+        build_tools_mode_machine,
+        tools_enter,
+        ToolsModeContext,
+        TOOLS_LIMITS,
+        ("ToolsExecuted", "MaxIterationsReached"),
+        ("context_read", "context_search", "context_query"),
+    ),
+}
+
+
+def tool_names(offered: Iterable[tuple[str, Sequence[ToolSpec]]]) -> list[str]:
+    """Return the names of all tools of runs of these modes."""
+    known = [(MODES[mode], tools) for mode, tools in offered if mode in MODES]
+    return sorted({one.name for mode, tools in known for one in mode.offers(tools)})
+
+
+def mode_of(name: object) -> Mode:
+    """Return the mode of this name. Raises ConfigError."""
+    if not isinstance(name, str) or name not in MODES:
+        raise ConfigError(f"mode is {name!r}; allowed: {', '.join(MODES)}")
+    return MODES[name]
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of every run of a batch, as for `Rlm.run`."""
+
+    run_id: str | None
+    conversation_id: str | None
+    limits: RlmLimits | None
+    deadline: float | None
+    metadata: Mapping[str, Any] | None
+    tags: Mapping[str, str] | None
+
+
+def questions_of(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
+    """Return prompt and context of each question of a batch. Raises ConfigError for an invalid question."""
+    if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
+        kind = type(questions).__name__
+        raise ConfigError(f"the questions are {kind}; give a list of prompts, or of (prompt, context)")
+    found: list[Any] = [one if isinstance(one, tuple) else (one, None) for one in questions]
+    for number, one in enumerate(found, 1):
+        if len(one) != 2:  # noqa: PLR2004 - prompt and context
+            raise ConfigError(
+                f"question {number} is a tuple of {len(one)}; give a prompt, or (prompt, context)"
+            )
+    if run_id is not None and len(found) > 1:
+        raise ConfigError(f"run_id is {run_id!r}, but a batch of {len(found)} has as many runs; omit it")
+    return found

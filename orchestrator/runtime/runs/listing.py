@@ -1,13 +1,36 @@
-"""A listing of the runs of a journal: conditions, order, and pages without the runs that represent engines."""
+"""Listings of the runs of a journal: pages of runs, their tree, the history of a machine, the last check.
+
+The verdict is a record of one run, `doctor`, whose graph is that of engines, so that listings leave it out. So every
+store can keep it, every process that reads the journal finds it, and a store of an earlier version needs no upgrade. A
+server has no place for a file beside the journal, and a separate table would need one more format.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypedDict, Unpack
+import math
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self, TypedDict, Unpack
 
-from orchestrator.errors import ConfigError, Corrupt
-from orchestrator.kernel.journal import ENGINE, Journal, RunCounts, RunHead
+from orchestrator.errors import ConfigError, Corrupt, RunExists, RunUnknown
+from orchestrator.kernel.journal import (
+    ENGINE,
+    RECORD_SCHEMA,
+    Draft,
+    Journal,
+    Lease,
+    Record,
+    RunCounts,
+    RunHead,
+    let_go,
+    write_records,
+)
+from orchestrator.telemetry.history import History
+from orchestrator_guards import Verdict
+from orchestrator_guards.evaluation import GUARDS, read_row
 
 STATUSES: Final = ("open", "parked", "ended")
 
@@ -121,3 +144,260 @@ async def _heads(journal: Journal, query: dict[str, Any]) -> tuple[list[RunHead]
     except Corrupt as error:
         return found, str(error)
     return found, ""
+
+
+@dataclass(slots=True)
+class RunTree:
+    """A run and its child runs, at any depth."""
+
+    head: RunHead
+    children: list[RunTree] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the tree as plain data."""
+        names = ("run_id", "graph", "status", "reason", "owner")
+        data = {name: getattr(self.head, name) for name in names}
+        return data | {"children": [child.as_json() for child in self.children]}
+
+
+async def read_tree(journal: Journal, root: RunHead) -> RunTree:
+    """Return the child runs of a run. Each is listed once, even if the parents form a cycle."""
+    tree = RunTree(root)
+    seen = {root.run_id}
+    ahead = [tree]
+    while ahead:
+        branch = ahead.pop()
+        async for head in journal.runs(parent_run_id=branch.head.run_id):
+            if head.run_id not in seen:
+                seen.add(head.run_id)
+                branch.children.append(RunTree(head))
+        ahead += branch.children
+    return tree
+
+
+@dataclass(slots=True)
+class GuardHistory:
+    """One guard over a run."""
+
+    name: str
+    last: Verdict
+    """Its last verdict."""
+    evaluated: int = 0
+    refused: int = 0
+    shares: dict[int, float] = field(default_factory=dict)
+    """Turn -> the greatest share of the limit in it; a limit of 0 has none."""
+    refusals: set[int] = field(default_factory=set)
+    """The turns in which it refused."""
+
+    def add(self, verdict: Verdict, turn: int) -> None:
+        """Add a verdict."""
+        self.last = verdict
+        self.evaluated += 1
+        if verdict.limit > 0:
+            share = verdict.observed / verdict.limit
+            self.shares[turn] = max(share, self.shares.get(turn, 0.0))
+        if not verdict.ok:
+            self.refused += 1
+            self.refusals.add(turn)
+
+
+def guard_histories(records: Iterable[Record]) -> list[GuardHistory]:
+    """Return the guards that a run evaluated, in the order of their first verdicts.
+
+    A turn is an answer of the model; verdicts before the first one belong to turn 1.
+    """
+    found: dict[str, GuardHistory] = {}
+    turn = 0
+    for record in records:
+        if record.kind == "answer":
+            turn = int(record.body.get("iteration") or turn + 1)
+        for row in record.body.get(GUARDS) or ():
+            verdict = read_row(row).verdict
+            if verdict.guard not in found:
+                found[verdict.guard] = GuardHistory(verdict.guard, verdict)
+            found[verdict.guard].add(verdict, max(turn, 1))
+    return list(found.values())
+
+
+LAST_RUNS = 100
+"""Runs whose records are read."""
+
+
+@dataclass(slots=True)
+class VisitTimes:
+    """The visits of one state, over many runs."""
+
+    seconds: list[float] = field(default_factory=list)
+    failed: int = 0
+    """Visits that an error ended."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of all visits together."""
+        return sum(self.seconds)
+
+    def percentile(self, share: float) -> float:
+        """Return the seconds that this share of the visits, 0 to 1, did not exceed; 0 without a visit."""
+        ordered = sorted(self.seconds)
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+
+@dataclass(slots=True)
+class MachineHistory:
+    """The last runs of one machine."""
+
+    machine: str
+    runs: int = 0
+    unreadable: int = 0
+    since: float | None = None
+    """Start of the oldest of them (epoch seconds)."""
+    until: float | None = None
+    """Last change of the newest of them."""
+    history: History = field(default_factory=lambda: History(limit=0))
+    times: dict[str, VisitTimes] = field(default_factory=dict)
+    evaluated: Counter[str] = field(default_factory=Counter)
+    """Guard -> its evaluations."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Guard -> evaluations in which it refused."""
+
+    def merge(self, other: MachineHistory) -> None:
+        """Add the runs of another history."""
+        self.runs += other.runs
+        self.unreadable += other.unreadable
+        self.since = _either(min, self.since, other.since)
+        self.until = _either(max, self.until, other.until)
+        self.history.add(other.history)
+        for state, times in other.times.items():
+            own = self.times.setdefault(state, VisitTimes())
+            own.seconds += times.seconds
+            own.failed += times.failed
+        self.evaluated.update(other.evaluated)
+        self.refused.update(other.refused)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Add the records of one run."""
+        self.runs += 1
+        entered, seq = 0.0, 0
+        for record in records:
+            if record.kind == "transition":
+                seq += 1
+                entered = self._move(record, entered, seq)
+        for guard in guard_histories(records):
+            self.evaluated[guard.name] += guard.evaluated
+            self.refused[guard.name] += guard.refused
+
+    def _move(self, record: Record, entered: float, seq: int) -> float:
+        body = record.body
+        source, dest = str(body["source"]), str(body["dest"])
+        internal = bool(body.get("internal", source == dest))
+        now = float(body.get("t", entered))
+        dwell = max(now - entered, 0.0)
+        edge = (source, str(body["event"]), dest)
+        self.history.count(edge, dwell, is_first=seq == 1, internal=internal)
+        visits = self.times.setdefault(source, VisitTimes())
+        visits.failed += bool(body.get("error"))
+        if internal:
+            return entered
+        visits.seconds.append(dwell)
+        return now
+
+
+def _either(choose: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else choose(one, other)
+
+
+async def read_run_history(journal: Journal, head: RunHead) -> MachineHistory:
+    """Read the history of one run. A run that cannot be read is counted. Raises StoreDown."""
+    found = MachineHistory(head.graph)
+    try:
+        found.add(await journal.load(head.run_id))
+    except (Corrupt, RunUnknown):
+        found.unreadable = 1
+        return found
+    found.since, found.until = head.created_at, head.updated_at
+    return found
+
+
+async def read_machine(journal: Journal, machine: str, limit: int = LAST_RUNS) -> MachineHistory:
+    """Read the last runs of a machine. A run that cannot be read is counted. Raises ConfigError, StoreDown."""
+    found = MachineHistory(machine)
+    page = await read_page(journal, "newest", limit, machine=machine)
+    for head in page.runs:
+        found.merge(await read_run_history(journal, head))
+    return found
+
+
+CHECKS: Final = "doctor"
+"""Id of the run that has the verdicts."""
+_MOST: Final = 20
+"""Most problems that are kept."""
+_LONGEST: Final = 600
+"""Most characters of a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCheck:
+    """A check of every record of a journal."""
+
+    at: float
+    """Epoch seconds."""
+    host: str
+    """Name of the host that checked."""
+    runs: int
+    records: int
+    count: int
+    """Number of problems."""
+    problems: tuple[str, ...]
+    """The first of them."""
+
+    @classmethod
+    def made(cls, runs: int, records: int, problems: Sequence[str]) -> Self:
+        """Return the check that ended now."""
+        kept = tuple(one[:_LONGEST] for one in problems[:_MOST])
+        return cls(time.time(), socket.gethostname(), runs, records, len(problems), kept)
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> Self:
+        """Read it from its record."""
+        runs, records, count = (int(body.get(name) or 0) for name in ("runs", "records", "count"))
+        problems = tuple(map(str, body.get("problems") or ()))
+        return cls(float(body.get("at") or 0.0), str(body.get("host", "")), runs, records, count, problems)
+
+
+async def record_check(journal: Journal, check: JournalCheck) -> None:
+    """Keep a verdict. Raises the errors of the journal, Held if another process writes one at this moment."""
+    lease = await _lease(journal, f"{check.host}:{CHECKS}:{check.at}", check.at)
+    try:
+        body = {"reason": "checked", "at": check.at, "t": 0.0, CHECKS: asdict(check)}
+        await write_records(journal, lease, Draft("parked", body))
+    finally:
+        await let_go(journal, lease)
+
+
+async def last_check(journal: Journal) -> JournalCheck | None:
+    """Return the last verdict; None if the journal has none. Raises Corrupt, StoreDown."""
+    try:
+        records = await journal.load(CHECKS)
+    except RunUnknown:
+        return None
+    found = [record.body[CHECKS] for record in records if CHECKS in record.body]
+    return JournalCheck.read(found[-1]) if found else None
+
+
+async def _lease(journal: Journal, owner: str, at: float) -> Lease:
+    body = {
+        "schema": RECORD_SCHEMA,
+        "graph": ENGINE,
+        "fingerprint": "",
+        "at": at,
+        "parent_run_id": None,
+        "conversation_id": None,
+    }
+    try:
+        return await journal.claim(CHECKS, owner)
+    except RunUnknown:
+        pass
+    try:
+        return await journal.create(CHECKS, owner, body)
+    except RunExists:
+        return await journal.claim(CHECKS, owner)

@@ -1,20 +1,24 @@
-"""The result of an ended run, read from its records: no agent, no model, no tool. Pure."""
+"""The result of an ended run, read from its records, and the comparison of two runs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.errors import LimitReached, Refused
 from orchestrator.kernel.codec import restored_failure
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.llm.message import Message, Response
+from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
+from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.llm_loop.codec import context_of, loop_codec
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.runs.story import Story
-from orchestrator.runtime.service.recorded_path import path_of
+from orchestrator.runtime.service.recovery import path_of
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_guards import Verdict
 
@@ -71,3 +75,160 @@ def _refusal(error: Exception | None) -> Verdict | None:
     verdict = error.verdict if isinstance(error, LimitReached | Refused) else None
     ours = isinstance(verdict, Verdict) and verdict.guard in {*BUDGET_OF, *STALL_OF}
     return verdict if ours else None
+
+
+class RecordedTransition(NamedTuple):
+    """A transition of a run."""
+
+    event: str
+    source: str
+    dest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """One of the two runs."""
+
+    run_id: str
+    graph: str
+    agent: str
+    status: str
+    outcome: str
+    """"" for a run that has not ended."""
+    reason: str
+    turns: int
+    """Answers of the model."""
+    seconds: float
+    """Active seconds."""
+    usage: Usage
+    """As the limits count it."""
+    states: Mapping[str, float]
+    """State -> seconds."""
+    tools: Mapping[str, int]
+    """Tool -> calls."""
+    output: Any
+    transitions: Sequence[RecordedTransition]
+
+
+class ComparedNumber(NamedTuple):
+    """A number of both runs."""
+
+    name: str
+    unit: Literal["count", "cost", "seconds"]
+    first: float | None
+    """None if it is unknown, or the run was never in this state."""
+    second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Two transitions at the same place; as `RunPair.divergence` the first ones that differ."""
+
+    number: int
+    """Counted from 1, among the compared transitions."""
+    first: RecordedTransition | None
+    """None if the first run has no more transition."""
+    second: RecordedTransition | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPair:
+    """Two runs side by side."""
+
+    first: ComparedRun
+    second: ComparedRun
+    forked_after: int | None
+    """The turn of the first run after which the second one was forked; None if it was not."""
+    equal: int
+    """Equal transitions before the divergence. Those of the first run before a fork are not compared."""
+    divergence: Divergence | None
+    starts: tuple[int, int]
+    """Transitions of each run before the first compared one."""
+
+    @property
+    def same_output(self) -> bool:
+        """Whether the outputs are equal."""
+        return bool(self.first.output == self.second.output)
+
+    def aligned(self, before: int, after: int) -> Iterator[Divergence]:
+        """Yield the compared transitions side by side: so many before the divergence, and so many from it on."""
+        ours, theirs = self.first.transitions[self.starts[0] :], self.second.transitions[self.starts[1] :]
+        first, last = max(0, self.equal - before), self.equal + after
+        pairs = zip_longest(ours[first:last], theirs[first:last])
+        for number, (one, other) in enumerate(pairs, first + 1):
+            yield Divergence(number, one, other)
+
+    def rows(self) -> Iterator[ComparedNumber]:
+        """Yield the numbers of both runs."""
+        one, other = self.first, self.second
+        yield ComparedNumber("turns", "count", one.turns, other.turns)
+        yield ComparedNumber("transitions", "count", len(one.transitions), len(other.transitions))
+        yield ComparedNumber("input tokens", "count", one.usage.input_tokens, other.usage.input_tokens)
+        yield ComparedNumber("output tokens", "count", one.usage.output_tokens, other.usage.output_tokens)
+        yield ComparedNumber("cost", "cost", one.usage.cost, other.usage.cost)
+        yield ComparedNumber("time", "seconds", one.seconds, other.seconds)
+        for state in dict.fromkeys([*one.states, *other.states]):
+            yield ComparedNumber(f"in {state}", "seconds", one.states.get(state), other.states.get(state))
+        for tool in dict.fromkeys([*one.tools, *other.tools]):
+            yield ComparedNumber(
+                f"calls of {tool}", "count", one.tools.get(tool, 0), other.tools.get(tool, 0)
+            )
+
+
+def compare_runs(
+    first: tuple[RunHead, Sequence[Record]], second: tuple[RunHead, Sequence[Record]]
+) -> RunPair:
+    """Compare two runs, each given by its head and its records. A fork is the second one of the pair."""
+    if _forked_after(second[0].run_id, first[1]) is not None:
+        first, second = second, first
+    one, other = _compared(*first), _compared(*second)
+    forked = _forked_after(first[0].run_id, second[1])
+    starts = (0, 0) if forked is None else (_start_of_turn(one.transitions, forked), 1)
+    ours, theirs = one.transitions[starts[0] :], other.transitions[starts[1] :]
+    for number, (a, b) in enumerate(zip_longest(ours, theirs), 1):
+        if a != b:
+            return RunPair(one, other, forked, number - 1, Divergence(number, a, b), starts)
+    return RunPair(one, other, forked, len(ours), None, starts)
+
+
+def _compared(head: RunHead, records: Sequence[Record]) -> ComparedRun:
+    story = Story.of(head.run_id, records)
+    ended = story.ended or {}
+    return ComparedRun(
+        run_id=head.run_id,
+        graph=head.graph,
+        agent=head.agent,
+        status=head.status,
+        outcome=str(ended.get("outcome", "")),
+        reason=head.reason,
+        turns=story.turn,
+        seconds=story.elapsed,
+        usage=story.total,
+        states={state: stats.total for state, stats in story.states().items()},
+        tools=Counter(call.tool for call in story.calls.values()),
+        output=recorded_result(story, records).output if ended else None,
+        transitions=[
+            RecordedTransition(str(body["event"]), str(body["source"]), str(body["dest"]))
+            for kind, body in ((record.kind, record.body) for record in records)
+            if kind == "transition"
+        ],
+    )
+
+
+def fork_of(records: Sequence[Record]) -> tuple[str, int] | None:
+    """Return the run and its turn after which this run was forked; None if it was not."""
+    launch = (records[0].body.get("launch") or {}) if records else {}
+    forked = launch.get("forked_from") or {}
+    return (str(forked["run_id"]), int(forked.get("turn", 0))) if "run_id" in forked else None
+
+
+def _forked_after(first: str, records: Sequence[Record]) -> int | None:
+    """Return the turn of the first run after which the other one was forked; None if it was not."""
+    fork = fork_of(records)
+    return fork[1] if fork is not None and fork[0] == first else None
+
+
+def _start_of_turn(transitions: Sequence[RecordedTransition], turn: int) -> int:
+    """Return the number of transitions before the request of the turn after this one."""
+    asked = [number for number, one in enumerate(transitions, 1) if one.dest == LoopState.AWAIT_LLM]
+    return asked[turn] if turn < len(asked) else len(transitions)

@@ -1,31 +1,182 @@
-"""The runs of a journal: list, read, answer and control them in any process, without the agents that started them."""
+"""The runs of a journal: list, read, answer and control them in any process, without the agents that started them.
+
+A journal has no notification, so a run of another process is read again every POLL seconds: first its head, which
+costs one row, and its records only if there are new ones. The owner needs no poll: its feed has each append.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import TypeAlias, Unpack
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Unpack
 
 from orchestrator.drawing.timeline.value import Timeline
-from orchestrator.errors import ConfigError, Corrupt
-from orchestrator.kernel.journal import Journal, Record, RunCounts, RunHead
+from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown, StoreDown
+from orchestrator.kernel.journal import Journal, Posted, Record, RunCounts, RunHead
+from orchestrator.kernel.mailbox import Kind
+from orchestrator.kernel.record import RecordsWritten
 from orchestrator.llm.port import SystemClock
-from orchestrator.llm.run_event import RunEvent
+from orchestrator.llm.run_event import EventsDropped, RunEvent
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.runs.comparison import RunPair, compare_runs
-from orchestrator.runtime.runs.details import RunDetails, not_ended
-from orchestrator.runtime.runs.following import RunFollower, position_of
-from orchestrator.runtime.runs.listing import RunFilter, RunPage, count_runs, read_page
-from orchestrator.runtime.runs.machine_history import LAST_RUNS, MachineHistory, read_machine
-from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
-from orchestrator.runtime.runs.result import recorded_result
-from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.event_reader import EventReader, as_stored
+from orchestrator.runtime.runs.listing import (
+    FILTERS,
+    LAST_RUNS,
+    MachineHistory,
+    RunFilter,
+    RunPage,
+    RunTree,
+    count_runs,
+    read_machine,
+    read_page,
+    read_tree,
+)
+from orchestrator.runtime.runs.result import RunPair, compare_runs, recorded_result
+from orchestrator.runtime.runs.story import RunDetails, Story, not_ended
 from orchestrator.runtime.runs.timeline import read_timeline
-from orchestrator.runtime.runs.tree import RunTree, read_tree
-from orchestrator.runtime.service.answer import PostedRequest
-from orchestrator.runtime.service.control import RunController
-from orchestrator.runtime.service.live_run import RunRegistry
+from orchestrator.runtime.service.answer import PostedRequest, RunController
+from orchestrator.runtime.service.ownership import RunRegistry
+from orchestrator.runtime.service.stream import StreamBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A request to one run, posted, refused, or only shown."""
+
+    run: RunHead
+    """The run at the time of the request."""
+    posted: Posted | None = None
+    """The request in the journal; None in a preview, and if it was refused."""
+    repeated: bool = False
+    """The same request was posted before and is unread; nothing was posted again."""
+    refused: str = ""
+    """Why the run does not accept the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDraft:
+    """A request that is not posted yet."""
+
+    kind: Kind
+    by: str = ""
+    why: str = ""
+
+    async def post(self, control: RunController, selected: list[RunHead]) -> list[RunRequest]:
+        """Post it for each run. A run that refuses it does not prevent the others."""
+        found = []
+        for head in selected:
+            try:
+                found.append(await self.post_one(control, head))
+            except StoreDown:
+                raise
+            except RunError as error:
+                found.append(RunRequest(head, refused=str(error)))
+        return found
+
+    async def post_one(self, control: RunController, head: RunHead) -> RunRequest:
+        """Post it for one run. Raises RunOver, RunError, StoreDown."""
+        if head.graph == APPROVAL.name and head.owner is None:
+            raise RunError(
+                f"run {head.run_id!r} belongs to graph {head.graph!r} and has state outside its records: only "
+                "`orchestrator approval` or its own program may change it"
+            )
+        return RunRequest(head, *await control.post_request(head.run_id, self.kind, self.by, self.why))
+
+
+async def select(journal: Journal, kind: str, conditions: RunFilter) -> list[RunHead]:
+    """Return the runs of a filter that have not ended, oldest first.
+
+    Raises ConfigError without a condition, and Corrupt if a run cannot be trusted.
+    """
+    if all(value is None for value in conditions.values()):
+        raise ConfigError(
+            f"{kind} needs the id of a run, or at least one condition: {', '.join(sorted(FILTERS))}"
+        )
+    page = await read_page(journal, "age", **conditions)
+    if page.damage:
+        raise Corrupt(page.damage)
+    return [head for head in page.runs if head.status != "ended"]
+
+
+POLL = 0.1
+"""Seconds between two reads of a run that another process owns."""
+
+_START = (-1, 0)
+_WHOLE = 1_000_000
+"""More than the events of any record."""
+
+
+def position_of(after: int | str | None) -> tuple[int, int]:
+    """Return record and part of the last event that was received. Raises ConfigError."""
+    if after is None:
+        return _START
+    seq, dot, part = str(after).partition(".")
+    kind_is_wrong = isinstance(after, bool) or not isinstance(after, int | str)
+    if kind_is_wrong or not seq.isdecimal() or (dot and not part.isdecimal()):
+        raise ConfigError(
+            f"after is {after!r}; it must be the id of an event, the number of a record (0 or more), or None"
+        )
+    return int(seq), int(part) if dot else _WHOLE
+
+
+class RunFollower:
+    """Reads the events of one run after a position."""
+
+    def __init__(self, journal: Journal, live: RunRegistry, run_id: str, after: tuple[int, int]) -> None:
+        self._journal = journal
+        self._live = live
+        self._run_id = run_id
+        self._after = after
+        self._reader = EventReader(run_id)
+
+    async def stored(self) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events that the journal has and that were not read. Raises RunUnknown, Corrupt, StoreDown."""
+        if (await self._journal.head(self._run_id)).seq >= self._reader.next:
+            for event in self._read(await self._journal.load(self._run_id, self._reader.next)):
+                yield event
+
+    async def until_end(self) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events until the run has ended, from its feed while it is live here."""
+        while not self._reader.ended:
+            feed = self._live.feed_of(self._run_id)
+            with contextlib.nullcontext() if feed is None else feed.tap() as tap:
+                try:
+                    async for event in self.stored():
+                        yield event
+                except RunUnknown:
+                    if tap is None:
+                        raise  # a live run may not be in the journal yet
+                if tap is not None:
+                    async for event in self._tapped(tap):
+                        yield event
+                    continue  # the rest is in the journal
+            if not self._reader.ended:
+                await self._live.wait_for(self._run_id, POLL)
+
+    async def _tapped(self, tap: StreamBuffer) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events of a live run until it is no longer live here, or has ended."""
+        while not self._reader.ended and (item := await tap.next()) is not None:
+            if isinstance(item, RecordsWritten):
+                for event in self._read(await self._without_gap(item)):
+                    yield event
+            elif not isinstance(item, EventsDropped) and item.iteration > self._reader.answered:
+                yield item
+
+    async def _without_gap(self, written: RecordsWritten) -> Sequence[Record]:
+        """Return new records, and those before them that a slow reader lost."""
+        if written.records[0].seq > self._reader.next:
+            return await self._journal.load(self._run_id, self._reader.next)
+        return as_stored(written.records)
+
+    def _read(self, records: Sequence[Record]) -> Iterator[Any]:
+        for event in self._reader.read(records):
+            if (event.seq or 0, event.part) > self._after:
+                yield event
+
 
 RunHeads: TypeAlias = list[RunHead]
 RunNames: TypeAlias = list[tuple[str, str]]

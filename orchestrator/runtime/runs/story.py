@@ -8,16 +8,142 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
+from orchestrator.drawing.element import duration
+from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.status import STATUSES
+from orchestrator.errors import RunError
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
 from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
-from orchestrator.runtime.runs.path import StateVisit
-from orchestrator.runtime.runs.transcript import TranscriptEntry, spoken
+from orchestrator.machines.llm_loop.model import Question
 from orchestrator.telemetry.history import History, StateStats
+from orchestrator.tools.result import RETURNED
+
+LONGEST_CYCLE = 12
+"""Most states in a row that are matched as one repetition."""
+
+
+class StateVisit(NamedTuple):
+    """One visit of a state; `seconds` is None while its length is unknown."""
+
+    state: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """Consecutive states, repeated `times` times; the seconds of each are the sum of all repetitions."""
+
+    states: tuple[str, ...]
+    times: int
+    seconds: tuple[float | None, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the step as plain data."""
+        passed = zip(self.states, self.seconds, strict=True)
+        return {
+            "times": self.times,
+            "states": [{"state": state, "seconds": seconds} for state, seconds in passed],
+        }
+
+
+def folded(visits: Sequence[StateVisit]) -> list[PathStep]:
+    """Fold consecutive repetition, at each place the one that covers most; other visits stay in between."""
+    names = [stay.state for stay in visits]
+    steps: list[PathStep] = []
+    alone: list[StateVisit] = []
+    at = 0
+    while at < len(visits):
+        length, times = _cycle(names, at)
+        if times == 1:
+            alone.append(visits[at])
+            at += 1
+            continue
+        steps += _once(alone)
+        alone = []
+        steps.append(_repeated(visits[at : at + length * times], length))
+        at += length * times
+    return steps + _once(alone)
+
+
+def _cycle(names: Sequence[str], at: int) -> tuple[int, int]:
+    """Return the length and count of the repetition that covers most at a place; (1, 1) if there is none."""
+    best = (1, 1)
+    for length in range(1, LONGEST_CYCLE + 1):
+        cycle, end = names[at : at + length], at + length
+        while names[end : end + length] == cycle and end < len(names):
+            end += length
+        times = (end - at) // length
+        if times > 1 and times * length > best[0] * best[1]:
+            best = length, times
+    return best
+
+
+def _once(visits: Sequence[StateVisit]) -> list[PathStep]:
+    if not visits:
+        return []
+    return [PathStep(tuple(stay.state for stay in visits), 1, tuple(stay.seconds for stay in visits))]
+
+
+def _repeated(visits: Sequence[StateVisit], length: int) -> PathStep:
+    known = [[stay.seconds for stay in visits[place::length]] for place in range(length)]
+    sums = tuple(sum(one for one in each if one is not None) for each in known)
+    return PathStep(tuple(stay.state for stay in visits[:length]), len(visits) // length, sums)
+
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptEntry:
+    """One message in OpenAI form, and the record of its origin."""
+
+    message: Raw
+    answer: Raw | None = None
+    """The `answer` record of a message of the model."""
+    done: Raw | None = None
+    """The `done` record of a tool's result."""
+
+
+def spoken(
+    messages: Sequence[Raw], answers: Sequence[Raw | None], done: Mapping[str, Raw]
+) -> list[TranscriptEntry]:
+    """Combine stored messages with their `answer` records and, by key, with the results that they represent."""
+    found: list[TranscriptEntry] = []
+    calls: Sequence[Raw] = ()
+    for raw, answer in zip(messages, answers, strict=True):
+        if "done" in raw and "role" not in raw:
+            found.append(_result(str(raw["done"]), done, calls))
+        else:
+            calls = raw.get("tool_calls") or calls
+            found.append(TranscriptEntry(raw, answer))
+    return found
+
+
+def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> TranscriptEntry:
+    """Return the message that a finished call became."""
+    body = done.get(key, {})
+    call = body.get("call") or _call(key, calls)
+    message: dict[str, Any] = {"role": "tool", "content": body.get("content", "")}
+    message |= {"tool_call_id": call.get("id", ""), "name": call.get("name", "")}
+    if body.get("outcome") not in RETURNED:
+        message["is_error"] = True
+    return TranscriptEntry(message, done=body)
+
+
+def _call(key: str, calls: Sequence[Raw]) -> Raw:
+    """Return id and name of a call of the latest turn; an empty mapping if there is none."""
+    position = key.rpartition(":")[2]
+    if not position.isdecimal() or int(position) >= len(calls):
+        return {}
+    raw = calls[int(position)]
+    return {"id": raw.get("id") or "", "name": (raw.get("function") or raw).get("name") or ""}
+
 
 Body = Mapping[str, Any]
 
@@ -221,3 +347,122 @@ class Story(StoredRun):
 
 
 _DECISIONS = frozenset(("approval", "control", "resumed", "migrated", "recovered"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """One run: its head, its history, and the requests that it has not read."""
+
+    head: RunHead
+    story: Story
+    unread: list[Posted]
+
+    @classmethod
+    async def read(cls, journal: Journal, run_id: str) -> Self:
+        """Read a run. Raises RunUnknown, Corrupt, StoreDown."""
+        return await cls.of(journal, await journal.head(run_id))
+
+    @classmethod
+    async def of(cls, journal: Journal, head: RunHead) -> Self:
+        """Read the records of a run. Raises RunUnknown, Corrupt, StoreDown."""
+        story = Story.of(head.run_id, await journal.load(head.run_id))
+        return cls(head, story, await story.unread(journal))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        return self.story.ended is not None
+
+    @property
+    def owner_died(self) -> bool:
+        """Whether the run was left in the middle of its work: it has started, and no process owns it."""
+        return self.head.status == "open" and self.head.owner is None and self.story.begun
+
+    @property
+    def questions(self) -> list[Question]:
+        """The questions of the run that it has no answer to."""
+        return [*self.story.questions.values()]
+
+    @property
+    def usage(self) -> Usage:
+        """Usage as the limits count it: with child runs, and with the estimates for lost answers."""
+        return self.story.total
+
+
+def not_ended(head: RunHead) -> RunError:
+    """Return the error for reading the result of a run that has none."""
+    reason = f" ({head.reason})" if head.reason else ""
+    then = "wait for its end" if head.owner is not None else "resume it, or wait until an engine does"
+    return RunError(f"run {head.run_id!r} has no result yet: it is {head.status}{reason}; {then}")
+
+
+Heat: TypeAlias = Literal["time", "visits"]
+"""What makes a state darker: its share of the time, or of the visits."""
+
+_WORDS = {"orphaned": "no process for"}
+_SHORTEST = 0.001
+"""Seconds in a state from which on they are written in its box."""
+
+
+def run_marks(head: RunHead, story: Story, now: float, *, heat: Heat = "time") -> GraphMarks:
+    """Return the marks of one run: its present state in the colour of its status, and its path.
+
+    Args:
+        head: The run.
+        story: Its records.
+        now: Epoch seconds.
+        heat: What makes a state darker.
+    """
+    status = status_name(head)
+    notes = {}
+    if story.entered_at is not None and head.status != "ended":
+        visits = story.history.states[story.state].visits
+        here = f"visit {visits:,}, " if visits > 1 else ""
+        notes[story.state] = (
+            f"{here}{_WORDS.get(status, status)} {duration(max(now - story.entered_at, 0.0))}"
+        )
+    return path_marks(story.history, heat=heat, current=story.state or None, status=status, notes=notes)
+
+
+def path_marks(
+    history: History,
+    *,
+    heat: Heat = "time",
+    current: str | None = None,
+    status: str = "running",
+    notes: Mapping[str, str] = MappingProxyType({}),
+) -> GraphMarks:
+    """Return the marks of all runs in a history: visits and time of states and edges.
+
+    Args:
+        history: The transitions.
+        heat: What makes a state darker.
+        current: The state that is lit.
+        status: The colour of that state, one of `drawing.status.STATUSES`.
+        notes: State -> text in its box in place of visits and time.
+    """
+    states = history.states
+    amount = {name: stats.total if heat == "time" else float(stats.visits) for name, stats in states.items()}
+    whole = sum(amount.values()) or 1.0
+    return GraphMarks(
+        current=current,
+        status=status,
+        notes={name: _note(stats) for name, stats in states.items() if stats.visits} | dict(notes),
+        share={name: one / whole for name, one in amount.items()},
+        taken=dict(history.edges),
+        seconds=dict(history.edge_seconds),
+    )
+
+
+def status_name(head: RunHead) -> str:
+    """Return the status of a run as a name of `drawing.status.STATUSES`: its outcome if it has ended."""
+    if head.status == "ended":
+        return head.outcome if head.outcome in STATUSES else "failed"
+    if head.status == "parked":
+        return "waiting" if head.waiting else "paused"
+    return "orphaned" if head.owner is None else "running"
+
+
+def _note(stats: StateStats) -> str:
+    visits = f"{stats.visits:,} visit{'s' if stats.visits > 1 else ''}"
+    return f"{visits} · {duration(stats.total)}" if stats.total >= _SHORTEST else visits

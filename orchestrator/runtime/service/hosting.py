@@ -17,7 +17,7 @@ from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.agent_tool import AgentTool
-from orchestrator.runtime.service.live_run import RunRegistry
+from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point, ServiceHost
 

@@ -9,24 +9,183 @@ of that run:
 
 A program without the second record may have outlived its owner. Before the run is resumed, the program is ended by
 its mark (see `surviving_program`), or a person is asked if it was started on another host (see `recovery`).
+
+A process that is killed with -9 ends nothing, and its programs continue to write while their work is repeated. Each
+program has an environment variable with a mark and passes it to all processes that it starts, even to those that
+leave its session. The mark is durable before the program is started, so no process number has to be stored, which
+could belong to another process later. A program that runs inside another one has the marks of both. Rejected
+alternatives: PR_SET_PDEATHSIG, which reaches one process and not its children, and a supervisor for each program,
+which is one more process and can be killed too.
+
+Linux only, because /proc shows the environment and the parent of each process; elsewhere `can_find` is False, and a
+person is asked. The scan sees the processes of this user in this PID namespace. A process that empties its
+environment is found if its parent is found; a process of another user is not found.
+
+Programs of this host are found and ended. Nothing is known about a program of another host, and about any program on
+a system that does not show the owner of processes. Then the run is parked with the reason `unknown_effect` and the
+names of the programs, until a person states that they have ended: with `resume(run_id, again=True)`, or with a
+`resume` request that is posted after the question. A cancelled run repeats nothing and asks no question.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
+import select
 import signal
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import socket
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, RunError, Suspended
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.run import Run
-from orchestrator.runtime.service.run_scope import here
-from orchestrator.runtime.service.surviving_program import MARK, host_name, variable
+from orchestrator.runtime.service.child_run import here
+
+MARK = "ORCHESTRATOR_COMMAND"
+"""The variable. Its value is the marks of a program, separated by spaces, the innermost last."""
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+_ROUNDS = 5
+"""Number of repeated scans for processes that were started meanwhile."""
+_PROC = Path("/proc")
+
+
+class ProgramEnd(NamedTuple):
+    """The result of `end`."""
+
+    marks: frozenset[str]
+    """Marks of which at least one process was found."""
+    left: tuple[int, ...]
+    """Processes that could not be killed and still exist."""
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    began: str
+    """Start time in ticks since the boot. With the number it identifies a process."""
+    mark: str
+    """The mark that was found; empty if it has none."""
+
+
+def mark_of(*identity: str) -> str:
+    """Return the mark that is derived from these parts: the same in every process."""
+    return hashlib.sha256("\0".join(identity).encode()).hexdigest()
+
+
+def mark_variable(mark: str) -> Mapping[str, str]:
+    """Return the environment variable of a program with `mark` and the marks of this process."""
+    return {MARK: f"{os.environ.get(MARK, '')} {mark}".strip()}
+
+
+def host_name() -> str:
+    """Return the name of this host, as in the owner of a lease."""
+    return socket.gethostname()
+
+
+def can_find() -> bool:
+    """Return whether this system shows the environment and the parent of each process."""
+    return hasattr(os, "pidfd_open") and (_PROC / "self" / "environ").exists()
+
+
+def end_marked(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
+    """End every process with one of these marks, and its children. Blocks.
+
+    Each gets SIGTERM, and SIGKILL after `grace` seconds. This process itself is excluded.
+    """
+    marks, found = frozenset(marks), set[str]()
+    alive: list[_Process] = []
+    for number in range(_ROUNDS + 1):
+        alive = _survivors(marks)
+        if not alive or number == _ROUNDS:
+            break
+        found.update(one.mark for one in alive)
+        with ExitStack() as stack:
+            # A child without a mark cannot be found after its parent has ended, so all are opened before.
+            opened = [fd for one in alive if (fd := _opened(one, stack)) is not None]
+            if number == 0:
+                _signal(opened, signal.SIGTERM, grace)
+            _signal(opened, signal.SIGKILL, GRACE)  # on a busy machine a killed process does not end at once
+    return ProgramEnd(frozenset(found), tuple(one.pid for one in alive))
+
+
+def _opened(process: _Process, stack: ExitStack) -> int | None:
+    """Return a descriptor of a process, or None if it has ended."""
+    with suppress(OSError):
+        fd = os.pidfd_open(process.pid)
+        stack.callback(os.close, fd)
+        # Read after opening: from here on the descriptor refers to this process or to none.
+        if (now := _read(process.pid)) is not None and now[2] == process.began:
+            return fd
+    return None
+
+
+def _signal(opened: Collection[int], number: signal.Signals, seconds: float) -> None:
+    """Signal processes, and wait until they have ended."""
+    waiting = select.poll()
+    for fd in opened:
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(fd, number)
+        waiting.register(fd, select.POLLIN)
+    left, until = len(opened), time.monotonic() + seconds
+    while left and (rest := until - time.monotonic()) > 0:
+        for fd, _ in waiting.poll(rest * 1000):
+            waiting.unregister(fd)
+            left -= 1
+
+
+def _survivors(marks: frozenset[str]) -> list[_Process]:
+    """Return the processes with one of these marks, and their descendants without a mark."""
+    if not marks or not can_find():
+        return []
+    there = list(_processes(marks))
+    below: dict[int, list[_Process]] = {}
+    for one in there:
+        below.setdefault(one.parent, []).append(one)
+    found = {one.pid: one for one in there if one.mark}
+    queue = list(found.values())
+    while queue:
+        above = queue.pop()
+        new = [one._replace(mark=above.mark) for one in below.get(above.pid, ()) if one.pid not in found]
+        found |= {one.pid: one for one in new}
+        queue += new
+    return list(found.values())
+
+
+def _processes(marks: frozenset[str]) -> Iterator[_Process]:
+    """Yield all processes except this one and ended ones."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal() and (pid := int(entry.name)) != os.getpid():
+            read = _read(pid)
+            if read is not None and read[0] not in {"Z", "X"}:  # ended, but not reaped by its parent
+                yield _Process(pid, read[1], read[2], _mark_in(entry, marks))
+
+
+def _read(pid: int) -> tuple[str, int, str] | None:
+    """Return state, parent and start of a process; None if it does not exist."""
+    with suppress(OSError):
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return fields[0], int(fields[1]), fields[19]
+    return None
+
+
+def _mark_in(entry: Path, marks: frozenset[str]) -> str:
+    """Return the wanted mark of a process; empty if it has none or its environment cannot be read."""
+    with suppress(OSError):
+        for line in (entry / "environ").read_bytes().split(b"\0"):
+            name, _, value = line.partition(b"=")
+            if name == MARK.encode():
+                return next((mark for mark in value.decode(errors="replace").split() if mark in marks), "")
+    return ""
+
 
 _TAIL = 500
 """Characters of standard error that an error quotes."""
@@ -124,7 +283,7 @@ async def start_program(
 
     `environment` and the mark are its whole environment; `options` are for `asyncio.create_subprocess_exec`.
     """
-    found = {**environment, **variable(mark)} if mark else dict(environment)
+    found = {**environment, **mark_variable(mark)} if mark else dict(environment)
     return await asyncio.create_subprocess_exec(*argv, env=found, start_new_session=True, **options)
 
 
@@ -251,3 +410,82 @@ async def _killed(running: asyncio.subprocess.Process) -> None:
 def last_words(err: bytes) -> str:
     """Return the last part of a program's standard error on one line."""
     return " ".join(err.decode(errors="replace").split())[-_TAIL:]
+
+
+PROGRAMS_REASON = "unknown_effect"
+"""Reason of a parked run that asks a person about its programs."""
+_THEN = "end it, then resume with again=True (`--again`)"
+
+
+class ProgramsUnknown(Suspended):
+    """Programs of the run may still run, which only a person can find out."""
+
+    def __init__(self, run_id: str, why: str, *, parked: bool = False) -> None:
+        super().__init__(run_id, why)
+        self.parked = parked
+        """Whether the run was parked for this now; False if it was parked before."""
+        self.args = (f"run {run_id!r} waits for a person: {why}",)
+
+
+def programs_question(stored: StoredRun) -> str:
+    """Return the question about the programs of a parked run, "" if there is none."""
+    parked = stored.parked or {}
+    return str(parked.get("why", "")) if parked.get("programs") else ""
+
+
+def programs_answered(stored: StoredRun, unread: Iterable[Posted]) -> bool:
+    """Return whether a request allows a run with such a question to continue."""
+    asked = int((stored.parked or {}).get("inbox", 0)) if programs_question(stored) else None
+    return any(
+        one.kind == "cancel" or (one.kind == "resume" and asked is not None and one.number > asked)
+        for one in unread
+    )
+
+
+async def end_programs(stored: StoredRun) -> tuple[list[str], str]:
+    """End the remaining programs of a run on this host.
+
+    Returns the names of the programs that were still running, and a sentence about programs of unknown state, or "".
+    """
+    programs, here = stored.programs, host_name()
+    local = [mark for mark, one in programs.items() if one.get("host") == here]
+    known = can_find()
+    ended = await asyncio.to_thread(end_marked, local if known else ())
+    names = [str(programs[mark].get("name")) for mark in local if mark in ended.marks]
+    elsewhere = next((one for one in programs.values() if one.get("host") != here), None)
+    if elsewhere is not None:
+        there = elsewhere.get("host")
+        return names, (
+            f"{_named(elsewhere)} was started on host {there!r} and may still run there, which cannot be seen from "
+            f"this host ({here!r}): check there and {_THEN}"
+        )
+    if local and not known:
+        return names, (
+            f"{_named(programs[local[0]])} was started by a process that died and may still run: only Linux shows "
+            f"which programs a process has started; look for it and {_THEN}"
+        )
+    return names, _left(ended.left)
+
+
+def programs_parked_body(stored: StoredRun, why: str, unread: Sequence[Posted], at: float) -> dict[str, Any]:
+    """Return the record that asks a person."""
+    return {
+        "reason": PROGRAMS_REASON,
+        "at": at,
+        "t": stored.elapsed,
+        "why": why,
+        "programs": list(stored.programs),
+        "inbox": max((one.number for one in unread), default=stored.inbox),
+    }
+
+
+def _named(program: Mapping[str, Any]) -> str:
+    call = program.get("call")
+    return f"the program {program.get('name')!r}" + (f" (call {call})" if call else "")
+
+
+def _left(left: Sequence[int]) -> str:
+    if not left:
+        return ""
+    numbers = ", ".join(map(str, left))
+    return f"a program of the run still runs and cannot be ended by this user (process {numbers}): {_THEN}"

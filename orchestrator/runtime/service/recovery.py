@@ -3,22 +3,66 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
-from orchestrator.errors import Corrupt, GraphError, OtherAgent, OtherGraph, RunError, Suspended, TooNew
+from orchestrator.errors import (
+    Corrupt,
+    EventError,
+    GraphError,
+    OtherAgent,
+    OtherGraph,
+    RunError,
+    Suspended,
+    TooNew,
+)
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.derived_graph import missing_changes
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import RunParked
-from orchestrator.runtime.service import deps_recovery, program_recovery
-from orchestrator.runtime.service.agent_identity import AgentIdentity, OtherDefinition, refuse_second
+from orchestrator.kernel.record import RunParked, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.kernel.run_parts import Cursor
+from orchestrator.kernel.table import CompiledTransition
+from orchestrator.runtime.service import program
+from orchestrator.runtime.service.option import stored_data
+from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition, refuse_second
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
+
+DEPS_REASON: Final = "deps_required"
+"""Reason of a parked run."""
+DEPS_WHY: Final = (
+    "it was started with live deps, and its agent has no factory for them: resume it with an agent that has "
+    "Agent(deps=factory), or with resume(run_id, deps=...)"
+)
+
+
+class DepsRequired(Suspended):
+    """The run needs deps, which cannot be stored."""
+
+    def __init__(self, run_id: str, *, parked: bool = False) -> None:
+        super().__init__(run_id, DEPS_REASON)
+        self.parked = parked
+        """Whether the run was parked for this now; False if it was parked before."""
+        self.args = (f"run {run_id!r} waits for deps: {DEPS_WHY}",)
+
+
+def waits_for_deps(stored: StoredRun) -> bool:
+    """Return whether a run is parked because it needs deps."""
+    return stored.parked is not None and stored.parked.get("reason") == DEPS_REASON
+
+
+def deps_parked_body(stored: StoredRun, at: float) -> Mapping[str, Any]:
+    """Return the record that parks a run. `before` is the reason for which it was parked before."""
+    before = {} if stored.parked is None else {"before": stored.parked.get("reason")}
+    return {"reason": DEPS_REASON, "at": at, "t": stored.elapsed, **before}
+
 
 MOST_CLAIMS = 5
 """A run that was claimed this many times without a step is poison: it is parked for a person."""
@@ -175,10 +219,10 @@ class Recovery:
             RunAlreadyEnded: Another process ended the run meanwhile.
         """
         stored, records = await self._checked(await self._journal.head(run_id), from_agent)
-        if not again and (why := program_recovery.question(stored)):
+        if not again and (why := program.programs_question(stored)):
             # Check before the claim, because a claim counts as an attempt.
-            if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
-                raise program_recovery.ProgramsUnknown(run_id, why)
+            if not program.programs_answered(stored, await stored.unread(self._journal)):
+                raise program.ProgramsUnknown(run_id, why)
             again = True
         self._refuse_without_deps(stored)
         lease = await self._journal.claim(run_id, self._owner)
@@ -314,8 +358,8 @@ class Recovery:
 
     def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
         """Return why a run of this agent cannot be resumed here, whatever people answer; None if it can."""
-        if deps_recovery.waits(stored) and self._lacks_deps(stored):
-            return f"waits for deps: {deps_recovery.WHY}"
+        if waits_for_deps(stored) and self._lacks_deps(stored):
+            return f"waits for deps: {DEPS_WHY}"
         if head.stuck_claims + 1 >= MOST_CLAIMS:
             return f"parked as poison: taken up {head.stuck_claims} times without a step"
         return None
@@ -334,28 +378,26 @@ class Recovery:
 
     def _refuse_without_deps(self, stored: StoredRun) -> None:
         """Raise DepsRequired for a run that is parked for deps which cannot be made here."""
-        if deps_recovery.waits(stored) and self._lacks_deps(stored):
-            raise deps_recovery.DepsRequired(stored.run_id)
+        if waits_for_deps(stored) and self._lacks_deps(stored):
+            raise DepsRequired(stored.run_id)
 
     async def _park_without_deps(self, stored: StoredRun, lease: Lease) -> None:
         """Park a run for deps which cannot be made here, and raise DepsRequired."""
         if self._lacks_deps(stored):
-            await write_records(
-                self._journal, lease, Draft("parked", deps_recovery.parked_body(stored, self._now()))
-            )
-            raise deps_recovery.DepsRequired(stored.run_id, parked=True)
+            await write_records(self._journal, lease, Draft("parked", deps_parked_body(stored, self._now())))
+            raise DepsRequired(stored.run_id, parked=True)
 
     async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
         """End the remaining programs of a run; park the run if only a person can know whether they have ended."""
         if not stored.programs:
             return ()
-        ended, why = await program_recovery.end_programs(stored)
+        ended, why = await program.end_programs(stored)
         if why and not again:
             unread = await stored.unread(self._journal)
-            if not program_recovery.is_answered(stored, unread):
-                body = program_recovery.parked_body(stored, why, unread, self._now())
+            if not program.programs_answered(stored, unread):
+                body = program.programs_parked_body(stored, why, unread, self._now())
                 await write_records(self._journal, lease, Draft("parked", body))
-                raise program_recovery.ProgramsUnknown(stored.run_id, why, parked=True)
+                raise program.ProgramsUnknown(stored.run_id, why, parked=True)
         return ended
 
     async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
@@ -399,3 +441,125 @@ class Recovery:
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
         return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
+
+
+def rebuilt(
+    stored: StoredRun, machine: Machine, ctx: Any, deps: Any, codec: ContextCodec[Any]
+) -> Run[Any, Any]:
+    """Return a run with this context as of its last record, ready for `drive`. Changes nothing outside."""
+    above = stored.created.get("parent_run_id")
+    data = stored_data(stored.created) or None
+    run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above, data=data)
+    codec.adopt(run)
+    _restore_cursor(run, stored, deps.clock.monotonic())
+    return run
+
+
+def _restore_cursor(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
+    """Set a new run to the last record of a stored one. `now` is monotonic."""
+    graph, state = run.graph, stored.state or run.cursor.state
+    following, step = _in_table(run.machine, graph, stored, state)
+    cursor = Cursor(
+        state,
+        entry_pending=stored.next is None,
+        pending_event=following,
+        step=step,
+        seq=stored.seq,
+        started_at=now - stored.elapsed,
+        entered_at=now,
+        parked=True,
+        is_new=not stored.begun,
+    )
+    if stored.failure is not None:
+        cursor.error, cursor.failure = restored_failure(stored.failure, graph.name, run.run_id)
+    run.restore(cursor)
+    # A pause is read at once, an answer or a message only when a hook reads it, so a pause may have overtaken
+    # earlier ones. The whole inbox is read again; requests that the run has read are known by their ids.
+    run.mailbox.forget(stored.handled)
+
+
+def _in_table(
+    machine: Machine, graph: Graph, stored: StoredRun, state: str
+) -> tuple[StrEnum | None, CompiledTransition | None]:
+    """Return the next event and the last step of a stored run in the table here; of an ended run, what is there.
+
+    Raises OtherGraph if the table does not have its position: records of an earlier version do not say that the table
+    was changed while the run was active.
+    """
+    try:
+        graph.states(state)
+        following = None if stored.next is None else graph.events(stored.next)
+        taken = machine.steps(stored.step["source"], stored.step["event"]) if stored.step else ()
+    except (EventError, GraphError, ValueError) as error:
+        if stored.ended is not None:
+            return None, None
+        if isinstance(error, GraphError):
+            raise
+        event = stored.next or stored.step.get("event")
+        missing = f"the table here has no state {state!r}, or no event {event!r} on its path"
+        raise OtherGraph(stored.run_id, graph.name, stored.fingerprint, graph.fingerprint, missing) from error
+    return following, next((step for step in taken if step.dest.value == stored.state), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedPath:
+    """The transitions in the records of a run. Facts are made when they are asked for: a resumed run seldom needs them.
+
+    Args:
+        run_id: The run.
+        graph: Name of its graph.
+        records: Its records, from the first; only those of the path are kept.
+        laps: Events that count an iteration.
+    """
+
+    run_id: str
+    graph: str
+    records: Sequence[Record]
+    laps: Container[str] = ()
+
+    @classmethod
+    def of(
+        cls, run_id: str, graph: str, records: Iterable[Record], laps: Container[str] = ()
+    ) -> RecordedPath:
+        """Return the path of a run with all its records."""
+        return cls(run_id, graph, [record for record in records if record.kind in _PATH_KINDS], laps)
+
+    def __iter__(self) -> Iterator[Transition]:
+        return iter(path_of(self.run_id, self.graph, self.records, laps=self.laps))
+
+
+_PATH_KINDS = frozenset(("transition", "answer"))
+
+
+def path_of(
+    run_id: str, graph: str, records: Iterable[Record], *, laps: Container[str] = ()
+) -> list[Transition]:
+    """Return the transitions of a run as facts. Events in `laps` count an iteration."""
+    path: list[Transition] = []
+    before = 0.0
+    iteration = 0
+    for record in records:
+        body: Mapping[str, Any] = record.body
+        if record.kind == "answer":
+            iteration = body["iteration"]
+        elif record.kind == "transition":
+            elapsed = float(body.get("t", before))
+            iteration += body["event"] in laps
+            path.append(
+                Transition(
+                    graph,
+                    run_id,
+                    body["seq"],
+                    body["event"],
+                    body["source"],
+                    body["dest"],
+                    float(body.get("dwell", elapsed - before)),
+                    body["at"],
+                    iteration,
+                    internal=bool(body.get("internal")),
+                    tokens=body.get("tokens", 0),
+                    reason=body.get("reason", ""),
+                )
+            )
+            before = elapsed
+    return path

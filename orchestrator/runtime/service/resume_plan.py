@@ -12,8 +12,8 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import LoopState
-from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.inbox import DECISIONS, answer_of
+from orchestrator.runtime.service import program
+from orchestrator.runtime.service.answer import DECISIONS, answer_of
 from orchestrator_callbacks.llm_loop.tool_work import after_crash
 from orchestrator_guards import DIGEST_VERSION, Refusal
 
@@ -67,7 +67,7 @@ def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
         return f"ends: {cancel.by or 'unknown'} cancelled it"
     if _asks(stored) and not any(one.kind == "answer" for one in unread):
         return f"waits for a person: {_counted(stored)}"
-    if (asked := program_recovery.question(stored)) and not program_recovery.is_answered(stored, unread):
+    if (asked := program.programs_question(stored)) and not program.programs_answered(stored, unread):
         return f"waits for a person: {asked}"
     return None
 
@@ -85,8 +85,8 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
         return "resume" in kinds
     if _asks(stored):
         return "answer" in kinds
-    if program_recovery.question(stored):
-        return program_recovery.is_answered(stored, unread)
+    if program.programs_question(stored):
+        return program.programs_answered(stored, unread)
     if stored.parked is None or not stored.ledger.waiting:
         return True
     late = any(_expired(entry, now) for entry in stored.ledger.waiting)

@@ -20,18 +20,22 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Follower, Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.runs.runs import Runs
-from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.agent_identity import AgentIdentity, LocalDefinition, register
-from orchestrator.runtime.service.control import RunController
-from orchestrator.runtime.service.deps_recovery import DepsRequired
-from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.program_recovery import ProgramsUnknown
-from orchestrator.runtime.service.recorded_path import RecordedPath
-from orchestrator.runtime.service.recovery import ClaimedRun, Recovery, RunAlreadyEnded
-from orchestrator.runtime.service.run_data import new_id
-from orchestrator.runtime.service.run_scope import RunScope
+from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service.answer import RunController
+from orchestrator.runtime.service.child_run import RunScope
+from orchestrator.runtime.service.option import new_id
+from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, RunRegistry, register
+from orchestrator.runtime.service.program import ProgramsUnknown
+from orchestrator.runtime.service.recovery import (
+    ClaimedRun,
+    DepsRequired,
+    RecordedPath,
+    Recovery,
+    RunAlreadyEnded,
+)
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.scope import scope
@@ -431,3 +435,71 @@ class RunService(Generic[R]):
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
         graph, at = self._driver.machine.declared.name, self._control.clock.time()
         self._driver.publish(RunRecovered(graph, run_id, outcome, at, self.identity.name))
+
+
+class HumanInput(RunService[R]):
+    """A RunService for runs that ask people about calls; R is the type of a run's result."""
+
+    def approve(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        arguments: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Approve a call that waits for a person.
+
+        Await this: the answer is in the journal then. A journal in memory has it when this returns. The journal
+        stores the first valid answer to a question, from any process. The same answer of the same person returns
+        normally, also after the run has ended.
+
+        Args:
+            run_id: Id of the run.
+            call: Key of the call as in `pending`; required if several calls wait.
+            digest: If given, the answer counts only for exactly these arguments.
+            arguments: JSON text that replaces the model's arguments.
+            by: Who answers; the current user by default.
+            why: The reason.
+
+        Raises:
+            AnswerRefused: The answer does not count. `earlier` is the answer that counts, if any.
+            RunUnknown: The run does not exist.
+            StoreDown: The store is unavailable.
+        """
+        return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
+
+    def reject(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+        end: bool = False,
+    ) -> Awaitable[None]:
+        """Reject a call: the model reads that and the reason. With `end` the run ends as `rejected`. As `approve`."""
+        return self._control.answer(run_id, "reject", by, why, call=call, digest=digest, end=end or None)
+
+    def respond(
+        self,
+        run_id: str,
+        content: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
+        return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
+
+    async def pending(self, run_id: str) -> list[Question]:
+        """Return the unanswered questions of a run in this or another process. Raises RunUnknown.
+
+        A question is listed as soon as it is durable, until the journal stores an answer to it.
+        """
+        return await self._control.pending(run_id)

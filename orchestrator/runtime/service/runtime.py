@@ -6,16 +6,19 @@ journal or the observers of their runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, Price, SystemClock
-from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.notebook import in_notebook
+from orchestrator.runtime.llm_loop.result import in_notebook
+from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.recovery import Migration
 
 
@@ -99,3 +102,32 @@ def _default_observers() -> tuple[Observer, ...]:
 
     # In a notebook, lines of JSON would hide the output of the cell.
     return (Metrics(),) if in_notebook() else (TransitionLog(), Metrics())
+
+
+R = TypeVar("R")
+S = TypeVar("S")
+P = ParamSpec("P")
+
+
+def with_arguments_of(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[S, P], R]]:
+    """Give a method that passes its arguments on to the coroutine `method` the same signature."""
+
+    def decorate(function: Callable[..., R]) -> Callable[Concatenate[S, P], R]:
+        function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run `work` to its end outside an event loop.
+
+    Raises ConfigError, which names the coroutine to await, inside one.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    raise ConfigError(f"{called} was called inside a running event loop; use `await {instead}(...)` there")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.runtime.approval import command
-from orchestrator.runtime.approval.step_log import StepLog
-from orchestrator.runtime.approval.step_work import step_progress
-from orchestrator.runtime.service import surviving_program
-from orchestrator.runtime.service.surviving_program import ProgramEnd
+from orchestrator.runtime.approval import workspace
+from orchestrator.runtime.approval.plan_executor import step_progress
+from orchestrator.runtime.approval.project_journal import StepLog
+from orchestrator.runtime.service import program
+from orchestrator.runtime.service.program import ProgramEnd
 from tests.passing_time import pass_time
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
 from tests.runtime.stage import until
@@ -53,7 +53,7 @@ async def test_a_command_runs_in_the_project_with_few_variables_and_in_a_group_o
     report = await work.perform(stage.plan.steps[0])
     where, variables, leads, heard = json.loads(report.output)
     assert (where, leads, heard, report.exit_code) == (str(root.resolve()), True, "", 0)
-    assert set(variables) <= {*command.KEPT, "LC_CTYPE", surviving_program.MARK}
+    assert set(variables) <= {*workspace.KEPT, "LC_CTYPE", program.MARK}
     records = json.dumps(await stage.bodies())
     assert "sk-secret" not in records
     assert [kind for kind, _ in await stage.bodies()] == ["intent", "done", "done"]
@@ -109,7 +109,7 @@ async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(
     )
     stage = Stage(root, python(code, timeout=300))
     work = await stage.begin()
-    monkeypatch.setattr(command, "GRACE", 0.2)
+    monkeypatch.setattr(workspace, "GRACE", 0.2)
     lasting = asyncio.create_task(refused(work, stage.plan, "1"))
     pids = root / "pids"
     await until(lambda: pids.exists() and pids.read_text())
@@ -122,7 +122,7 @@ async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(
 async def test_a_command_that_leaves_something_behind_does_not_hold_the_step(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_LINGERING", 0.1)
+    monkeypatch.setattr(workspace, "_LINGERING", 0.1)
     code = (
         f"import subprocess; child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)']); "
         "open('pid', 'w').write(str(child.pid)); print('over')"
@@ -137,7 +137,7 @@ async def test_a_command_that_leaves_something_behind_does_not_hold_the_step(
 async def test_the_output_of_a_command_is_told_though_a_program_outside_of_its_group_holds_it_open(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_LINGERING", 0.3)
+    monkeypatch.setattr(workspace, "_LINGERING", 0.3)
     code = (
         f"import subprocess; child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)'], "
         "start_new_session=True); print('over', flush=True); open('pid', 'w').write(str(child.pid))"
@@ -165,7 +165,7 @@ async def test_much_output_is_cut_to_its_end(root: Path) -> None:
     stage = Stage(root, python("print('x' * 1_000_000); print('end')"))
     work = await stage.begin()
     report = await work.perform(stage.plan.steps[0])
-    assert len(report.output) == command.OUTPUT_BYTES
+    assert len(report.output) == workspace.OUTPUT_BYTES
     assert report.output.endswith("x\nend\n")
 
 
@@ -273,24 +273,24 @@ async def test_what_was_left_running_is_ended_by_its_mark_also_where_it_will_not
     root: Path,
 ) -> None:
     stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    marks = [surviving_program.mark_of(str(root), "run", f"command-{number}") for number in range(2)]
+    marks = [program.mark_of(str(root), "run", f"command-{number}") for number in range(2)]
     left = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", stays, env={surviving_program.MARK: mark}, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", stays, env={program.MARK: mark}, stdout=asyncio.subprocess.PIPE
         )
         for mark in marks
     ]
     for each in left:
         assert each.stdout is not None
         await each.stdout.readline()
-    assert await asyncio.to_thread(surviving_program.end, marks[:1], 0.05) == ProgramEnd(
+    assert await asyncio.to_thread(program.end_marked, marks[:1], 0.05) == ProgramEnd(
         frozenset(marks[:1]), ()
     )
     assert await left[0].wait() == -signal.SIGKILL
     assert left[1].returncode is None
     left[1].kill()
     await left[1].wait()
-    assert surviving_program.end(marks, 0.05) == ProgramEnd(frozenset(), ())
+    assert program.end_marked(marks, 0.05) == ProgramEnd(frozenset(), ())
 
 
 def test_a_command_that_was_cut_short_is_in_doubt_and_does_not_run_once_its_plan_is_taken_back() -> None:

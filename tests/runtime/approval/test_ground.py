@@ -13,9 +13,7 @@ import pytest
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft, part, selection
-from orchestrator.runtime.approval.file_inspection import encoded, fault_of, look
-from orchestrator.runtime.approval.preview import NO_UNDO, preview
-from orchestrator.runtime.approval.workspace import Workspace
+from orchestrator.runtime.approval.workspace import NO_UNDO, Workspace, encoded, fault_of, look, preview
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run
 
 STEPS: list[dict[str, Any]] = [

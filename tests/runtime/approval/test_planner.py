@@ -22,11 +22,10 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.approval.file_listing import MOST_FILES
+from orchestrator.runtime.approval.plan_executor import drafted, extracted
 from orchestrator.runtime.approval.plan_file import PlanFile, read_plans
-from orchestrator.runtime.approval.plan_request import drafted, extracted
 from orchestrator.runtime.approval.planner import ModelPlanner, address_of
-from orchestrator.runtime.approval.workspace import Workspace
+from orchestrator.runtime.approval.workspace import MOST_FILES, Workspace
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.providers.loopback import Loopback, json_reply

@@ -19,7 +19,7 @@ from orchestrator.llm.port import SystemClock
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
 from orchestrator.runtime.approval.approval import Approval
-from orchestrator.runtime.approval.plan_review import PlanReview
+from orchestrator.runtime.approval.plan_file import PlanReview
 from orchestrator.runtime.approval.project_journal import ProjectJournal
 from tests.runtime.approval.stand import DONE, DRAFT, FILES, Script, contents, planted, project, refused
 

@@ -17,8 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.kernel.record import Observer, RunRecovered
 from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind, StepOutcome
-from orchestrator.runtime.approval import recovery
-from orchestrator.runtime.approval.file_inspection import fingerprint
+from orchestrator.runtime.approval.workspace import fingerprint
 from orchestrator.telemetry.metrics import Metrics
 from tests.runtime.approval.stand import (
     DONE,
@@ -273,7 +272,7 @@ async def test_a_project_whose_recovery_fails_is_given_back_and_can_be_opened_ag
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "recover", fails)
+        patch.setattr("orchestrator.runtime.approval.approval.recover", fails)
         with pytest.raises(OSError, match="No space left"):
             async with project(root):
                 pass

@@ -20,7 +20,7 @@ from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.approval import Approval
-from orchestrator.runtime.approval.project_log import ProjectLog
+from orchestrator.runtime.approval.project_journal import ProjectLog
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.runtime.approval.stand import Script, clock, contents, planted, project, tree, waiting

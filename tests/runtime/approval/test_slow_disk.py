@@ -17,8 +17,7 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.runtime.approval.file_listing import ListingProgress
-from orchestrator.runtime.approval.workspace import Workspace
+from orchestrator.runtime.approval.workspace import ListingProgress, Workspace
 from tests.passing_time import pass_time
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import ApprovalPlan
-from orchestrator.runtime.approval.step_work import StepWork, completed
+from orchestrator.runtime.approval.plan_executor import StepWork, completed
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.work_stage import EDIT, STEPS, Crash, Stage, all_done, project, refused, tree
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.plan import part, selection
-from orchestrator.runtime.approval.preview import preview
-from orchestrator.runtime.approval.workspace import Workspace
+from orchestrator.runtime.approval.workspace import Workspace, preview
 from tests.runtime.approval.work_stage import Crash, Stage, all_done, tree
 from tests.tiers import examples
 

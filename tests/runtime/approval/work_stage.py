@@ -11,7 +11,7 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft
-from orchestrator.runtime.approval.step_work import StepWork
+from orchestrator.runtime.approval.plan_executor import StepWork
 from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator.testing.clock import FakeClock
 
