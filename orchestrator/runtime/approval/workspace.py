@@ -12,7 +12,7 @@ The program is looked up on the PATH and never taken from the project. Of the ca
 variables that programs need to find each other and to select a language: keys are not passed on. At the time limit
 the whole group is asked to end, and then killed. A program that leaves its group on purpose is not covered: a person
 approves programs of their own machine. A command that outlives this process is found by its mark
-(`surviving_program`).
+(`service.program`).
 
 The check uses the running Python; a project for a newer Python whose files it cannot parse has to be changed by hand.
 """

@@ -1,6 +1,6 @@
 """A model as an agent of the ralph loop: it reads and writes files of a folder with tools, and answers for its role.
 
-Each call is a child run of the session's run (see `child_agent`).
+Each call is a child run of the session's run (see `run_child`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ of that run:
     program_ended  {mark}                       after its end
 
 A program without the second record may have outlived its owner. Before the run is resumed, the program is ended by
-its mark (see `surviving_program`), or a person is asked if it was started on another host (see `recovery`).
+its mark, or a person is asked if it was started on another host.
 
 A process that is killed with -9 ends nothing, and its programs continue to write while their work is repeated. Each
 program has an environment variable with a mark and passes it to all processes that it starts, even to those that
