@@ -129,9 +129,6 @@ class CurrentRequest:
             return False
         return run.ctx.consent is not None and self._is_plan_whole(run)
 
-    def _actor(self, by: str) -> str:
-        return spoken(by, "the name of who asks") or self._by
-
     def _refusal(self, gate: str, reason: str, *steps: str, code: str = "ST-001") -> GateRefused:
         return GateRefused(BlockedGate(gate, reason, steps, code=code if gate in ("state", "plan") else ""))
 
@@ -231,7 +228,7 @@ class ApprovalCommands(CurrentRequest):
             if run.ctx.previewed != plan.digest:
                 await self._session.remember(run)
                 return self._status()
-        await self._approve(run, plan, self._actor(by))
+        await self._approve(run, plan, spoken(by, "the name of who asks") or self._by)
         return await self.execute() if start else self._status()
 
     @inside

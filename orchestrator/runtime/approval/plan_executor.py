@@ -346,12 +346,17 @@ class StepWork:
         conflicts: list[Conflict] = []
         newest = list(dict.fromkeys(change.step for change in reversed(self._stack.changes)))
         for label in newest:
-            if label in labels and not _hidden(self._stack.changes, label, conflicts):
+            # A file that could not be restored in a later step keeps this step as well.
+            kept = {conflict.path for conflict in conflicts}
+            hidden = any(change.path in kept for change in self._stack.changes if change.step == label)
+            if label in labels and not hidden:
                 part = await self._put_back(label)
                 changes += part.changes
                 conflicts += part.conflicts
                 if not part.conflicts:
-                    self._forget(label.removeprefix(self._plan.label))
+                    step_id = label.removeprefix(self._plan.label)
+                    if step_id in self._done:
+                        self._done.remove(step_id)
         return UndoReport(tuple(changes), tuple(conflicts))
 
     async def _put_back(self, label: str) -> UndoReport:
@@ -362,19 +367,9 @@ class StepWork:
             fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
             raise ApprovalError(fault) from error
 
-    def _forget(self, step_id: str) -> None:
-        if step_id in self._done:
-            self._done.remove(step_id)
-
     async def _append(self, *drafts: Draft) -> None:
         await write_records(self._journal, self._lease, *drafts)
         self._hook(drafts[0].kind)
-
-
-def _hidden(changes: Iterable[Change], label: str, conflicts: list[Conflict]) -> bool:
-    """Return whether a file of a step could not be restored in a later step, so that this step is kept as well."""
-    kept = {conflict.path for conflict in conflicts}
-    return any(change.path in kept for change in changes if change.step == label)
 
 
 def _faulted(error: Exception, step: PlanStep) -> ApprovalError:

@@ -95,18 +95,15 @@ class StepLog:
             case "done" if effect == "step":
                 self._status[step] = DONE
             case "rolled_back":
-                self._taken_back(key)
+                reverted = self._changes.pop(key, None) or self._commands.pop(key, None)
+                if reverted is not None and reverted not in self._changes.values():
+                    self._status[reverted] = UNDONE
             case "recovered":
                 self._settle()
             case "transition" if body.get("dest") == ApprovalState.IDLE:
                 self._settle()
             case _:
                 pass
-
-    def _taken_back(self, key: str) -> None:
-        step = self._changes.pop(key, None) or self._commands.pop(key, None)
-        if step is not None and step not in self._changes.values():
-            self._status[step] = UNDONE
 
     def _settle(self) -> None:
         """Settle started steps when nothing runs, after a crash or in Idle.
@@ -342,7 +339,11 @@ def prepare(folder: Path) -> str:
             if stat.S_ISLNK(os.lstat(each).st_mode):
                 raise ApprovalError(Fault("CFG-003", f"{each.name!r} in {FOLDER!r} is a symlink; remove it"))
         with _alone(folder):  # of two processes that come first, only one makes the id
-            return project_id(folder) or _new_id(folder)
+            if not (name := project_id(folder)):
+                name = secrets.token_hex(16)
+                body = {"schema_version": 1, "project_id": name}
+                atomic_write(folder / "config.json", json.dumps(body, indent=2).encode() + b"\n", mode=0o600)
+            return name
     except OSError as error:
         raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} cannot be used: {error.strerror}")) from None
 
@@ -376,13 +377,6 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _new_id(folder: Path) -> str:
-    made = secrets.token_hex(16)
-    body = {"schema_version": 1, "project_id": made}
-    atomic_write(folder / "config.json", json.dumps(body, indent=2).encode() + b"\n", mode=0o600)
-    return made
 
 
 def forget_plans(folder: Path, last: int) -> None:

@@ -271,7 +271,11 @@ def fingerprint_at(root: Path, path: str) -> Fingerprint:
 def _paths(root: Path, caps: PlanCaps, progress: ListingProgress) -> Iterator[tuple[str, int]]:
     refused = [folded(rule) for rule in (*caps.build_output, *caps.denied)]
     for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False, onerror=_raise):
-        folders[:] = sorted(one for one in folders if not _left_out(one, refused))
+        folders[:] = sorted(
+            one
+            for one in folders
+            if not one.startswith(".") and not any(fnmatchcase(folded(one), rule) for rule in refused)
+        )
         below = Path(folder).relative_to(root).as_posix()
         for name in sorted(names):
             path = name if below == "." else f"{below}/{name}"
@@ -280,10 +284,6 @@ def _paths(root: Path, caps: PlanCaps, progress: ListingProgress) -> Iterator[tu
             if status is not None and stat.S_ISREG(status.st_mode) and not any(path_faults(path, caps)):
                 yield path, status.st_size
         progress.turns_to("")
-
-
-def _left_out(folder: str, refused: list[str]) -> bool:
-    return folder.startswith(".") or any(fnmatchcase(folded(folder), rule) for rule in refused)
 
 
 def _entry_status(name: str, fd: int) -> os.stat_result | None:

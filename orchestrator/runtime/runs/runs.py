@@ -161,16 +161,14 @@ class RunFollower:
         """Yield the events of a live run until it is no longer live here, or has ended."""
         while not self._reader.ended and (item := await tap.next()) is not None:
             if isinstance(item, RecordsWritten):
-                for event in self._read(await self._without_gap(item)):
+                if item.records[0].seq > self._reader.next:  # a slow reader lost records before these
+                    records = await self._journal.load(self._run_id, self._reader.next)
+                else:
+                    records = as_stored(item.records)
+                for event in self._read(records):
                     yield event
             elif not isinstance(item, EventsDropped) and item.iteration > self._reader.answered:
                 yield item
-
-    async def _without_gap(self, written: RecordsWritten) -> Sequence[Record]:
-        """Return new records, and those before them that a slow reader lost."""
-        if written.records[0].seq > self._reader.next:
-            return await self._journal.load(self._run_id, self._reader.next)
-        return as_stored(written.records)
 
     def _read(self, records: Sequence[Record]) -> Iterator[Any]:
         for event in self._reader.read(records):

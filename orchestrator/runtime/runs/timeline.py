@@ -139,15 +139,12 @@ class TimelineBuilder:
         """Add what lasts: the present state, request, calls, questions and process."""
         orphaned = self.process_since is not None and head.owner is None
         if self.ended:
-            self._close_open()
+            for one in self.under_way.values():
+                self.span(one.lane, one.kind, one.since, self.at, one.name)
         elif orphaned:
             self.crash(now)
         else:
             self._leave_open()
-
-    def _close_open(self) -> None:
-        for one in self.under_way.values():
-            self.span(one.lane, one.kind, one.since, self.at, one.name)
 
     def _leave_open(self) -> None:
         asks = self.asks_the_model and self.parked_since is None

@@ -313,7 +313,9 @@ async def post_answer(
             raise AnswerRefused(run_id, fault, kind="edit")
         # The answer is bound to the current question, because the run may ask another one before it reads this.
         body = {**answer.body, "call": question.key, "digest": question.digest}
-        request = replace(answer, id=_answer_id(question, number), body=body)
+        # The number counts the answers that the run refused.
+        name = f"answer {question.key} {question.digest}" + (f" {number}" if number else "")
+        request = replace(answer, id=name, body=body)
         if await journal.post(run_id, request):
             return await _confirmed(journal, run_id, request, now())
     raise AssertionError("unreachable")
@@ -416,11 +418,6 @@ def _refused(found: OpenQuestions, answer: Posted, why: Refusal) -> AnswerRefuse
         return AnswerRefused(run_id, why.why, kind=why.kind, earlier=earlier)
     said = "" if earlier is None else describe_answer(earlier)
     return RunOver(run_id, str(ended.get("outcome")), why=said, earlier=earlier)
-
-
-def _answer_id(question: Question, number: int) -> str:
-    """Return the id of an answer to a question; `number` counts the answers that the run refused."""
-    return f"answer {question.key} {question.digest}" + (f" {number}" if number else "")
 
 
 def login() -> str:

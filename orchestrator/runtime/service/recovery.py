@@ -224,7 +224,8 @@ class Recovery:
             if not program.programs_answered(stored, await stored.unread(self._journal)):
                 raise program.ProgramsUnknown(run_id, why)
             again = True
-        self._refuse_without_deps(stored)
+        if waits_for_deps(stored) and self._lacks_deps(stored):
+            raise DepsRequired(run_id)
         lease = await self._journal.claim(run_id, self._owner)
         try:
             if lease.seq != records[-1].seq:  # another owner has made progress meanwhile
@@ -232,7 +233,11 @@ class Recovery:
             if stored.ended is not None:
                 raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is released below
             await self._refuse_poison(stored, lease)
-            await self._park_without_deps(stored, lease)
+            if self._lacks_deps(stored):
+                await write_records(
+                    self._journal, lease, Draft("parked", deps_parked_body(stored, self._now()))
+                )
+                raise DepsRequired(run_id, parked=True)  # noqa: TRY301 - the lease is released below
             ended = await self._end_programs(stored, lease, again=again)
             if stored.fingerprint != self._graph.fingerprint:
                 stored = await self._migrate(stored, lease)
@@ -375,17 +380,6 @@ class Recovery:
             f"poison: taken up {head.stuck_claims} times without a step; check its work in "
             f"{stored.state or 'its initial state'}, then resume it once more",
         )
-
-    def _refuse_without_deps(self, stored: StoredRun) -> None:
-        """Raise DepsRequired for a run that is parked for deps which cannot be made here."""
-        if waits_for_deps(stored) and self._lacks_deps(stored):
-            raise DepsRequired(stored.run_id)
-
-    async def _park_without_deps(self, stored: StoredRun, lease: Lease) -> None:
-        """Park a run for deps which cannot be made here, and raise DepsRequired."""
-        if self._lacks_deps(stored):
-            await write_records(self._journal, lease, Draft("parked", deps_parked_body(stored, self._now())))
-            raise DepsRequired(stored.run_id, parked=True)
 
     async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
         """End the remaining programs of a run; park the run if only a person can know whether they have ended."""

@@ -50,14 +50,9 @@ def plan(
     elif stored.state == LoopState.AWAIT_LLM and stored.asks_the_model:
         yield "asks the model again; what the lost answer may have cost is charged"
     if not moved:
-        yield from _programs(stored)
+        for started in stored.programs.values():  # their owner died
+            yield f"ends {started.get('name')} if it still runs on {started.get('host')}"
         yield f"continues in {state}"
-
-
-def _programs(stored: StoredRun) -> Iterator[str]:
-    """Yield the actions for programs whose owner died."""
-    for one in stored.programs.values():
-        yield f"ends {one.get('name')} if it still runs on {one.get('host')}"
 
 
 def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
@@ -66,7 +61,8 @@ def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
     if cancel is not None:
         return f"ends: {cancel.by or 'unknown'} cancelled it"
     if _asks(stored) and not any(one.kind == "answer" for one in unread):
-        return f"waits for a person: {_counted(stored)}"
+        count = len((stored.parked or {}).get("questions") or ())
+        return f"waits for a person: {count} question{'' if count == 1 else 's'}"
     if (asked := program.programs_question(stored)) and not program.programs_answered(stored, unread):
         return f"waits for a person: {asked}"
     return None
@@ -96,11 +92,6 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
 def _asks(stored: StoredRun) -> bool:
     """Return whether a run waits for answers to questions about its work; questions about calls are in the ledger."""
     return stored.parked is not None and stored.parked.get("reason") == "questions"
-
-
-def _counted(stored: StoredRun) -> str:
-    count = len((stored.parked or {}).get("questions") or ())
-    return f"{count} question{'' if count == 1 else 's'}"
 
 
 def paused(stored: StoredRun) -> bool:
@@ -138,18 +129,13 @@ def _expired(entry: EffectEntry, now: float) -> bool:
 
 def _settled(entry: EffectEntry, answer: Posted | None, now: float) -> str | None:
     """Return the effect on a call whose question is answered or expired; None while it waits."""
-    if answer is not None and _outdated(entry):
+    if answer is not None and int((entry.asked or {}).get("version", 1)) != DIGEST_VERSION:
         return f"asks a person again about {entry.tool} (call {entry.key}): its digest has an older version"
     if answer is not None:
         return f"continues: {answer.by or 'unknown'} {_SAID[answer.kind]} {entry.tool} (call {entry.key})"
     if _expired(entry, now):
         return f"continues: the question about {entry.tool} has expired (call {entry.key})"
     return None
-
-
-def _outdated(entry: EffectEntry) -> bool:
-    """Return whether answers cannot count any more: the digest of the question has an old version."""
-    return int((entry.asked or {}).get("version", 1)) != DIGEST_VERSION
 
 
 def _question(entry: EffectEntry) -> str:
