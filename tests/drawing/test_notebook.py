@@ -14,7 +14,7 @@ from orchestrator.cli.shipped import HOOKS
 from orchestrator.kernel.diagram import table
 from orchestrator.kernel.machine import Machine
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop.result import in_notebook
+from orchestrator.runtime.service.runtime import in_notebook
 from orchestrator.testing import ScriptedLLM
 from tests.drawing.test_svg import root_of
 

@@ -44,12 +44,12 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.agent_tool import drive_child
 from orchestrator.runtime.llm_loop.codec import StoredResults, history_of, loop_codec, restored, summary
+from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, agent_bundle, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, here, joined
-from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.option import OPTIONS, agent_data, new_id
 from orchestrator.runtime.service.ownership import joining
 from orchestrator.runtime.service.run_service import HumanInput, RunService

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.kernel.graph import Graph
@@ -17,11 +16,10 @@ from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent_tool import RunSampler
 from orchestrator.telemetry.connection import connect, is_metrics
-from orchestrator.telemetry.log import TransitionLog
 from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
-from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, ToolProvider, split
+from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, Point, ToolProvider, split
 
 
 def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
@@ -78,38 +76,6 @@ def declare(  # noqa: PLR0917 - the parts of one agent, called in two places
         elif announce is not None:
             announce(bound.graph, **about)
     connect(observers, journal)
-
-
-def announce(  # noqa: PLR0917 - the parts of one agent, called in two places
-    observers: Sequence[Observer],
-    graph: Graph,
-    journal: Journal,
-    max_seconds: float,
-    agent: str,
-    guards: Iterable[str] = (),
-) -> None:
-    """Declare the names of a graph without its own models and tools to the observers."""
-    for observer in observers:
-        tell = getattr(observer, "declare", None)
-        if is_metrics(observer):
-            observer.declare(
-                graph,
-                agent=agent,
-                guards=guards,
-                backends=[journal.backend],
-                run_seconds=max_seconds or None,
-            )
-        elif tell is not None:
-            tell(graph, backends=[journal.backend])
-    connect(observers, journal)
-
-
-def logger_of(observers: Sequence[Observer], run: LoopRun) -> Callable[[], Any] | None:
-    """Return a function that makes the logger for code inside a run, if there is a log."""
-    for observer in observers:
-        if isinstance(observer, TransitionLog):
-            return partial(observer.logger_for, run.run_id, run.graph.name)
-    return None
 
 
 def model_name(llm: LLM) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self
@@ -44,12 +43,6 @@ class EndedRun(Protocol):
     def transitions(self) -> tuple[Transition, ...]: ...
     @property
     def error(self) -> Exception | None: ...
-
-
-def in_notebook() -> bool:
-    """Return whether this is a notebook or another shell of IPython."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return shell is not None and shell() is not None
 
 
 def result_bundle(result: EndedRun, *graphs: Graph) -> dict[str, str]:

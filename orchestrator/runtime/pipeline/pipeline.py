@@ -43,14 +43,13 @@ from orchestrator.machines.pipeline.ports import (
 )
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.machines.plain import plain_json
-from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.option import agent_data, host_data, new_id
 from orchestrator.runtime.service.recovery import rebuilt
-from orchestrator.runtime.service.run_service import HumanInput
+from orchestrator.runtime.service.run_service import HumanInput, announce
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator_callbacks.pipeline import before, enter, leave, stage
@@ -447,7 +446,7 @@ class Pipeline(HumanInput[PipelineResult]):
         return await self._drive_run(run, park=self.parks)
 
     def _declare(self) -> None:
-        compose.announce(
+        announce(
             self._observers,
             self._machine.valid_graph,
             self._journal,

@@ -20,7 +20,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.runtime.llm_loop.agent import Agent, child_agent, run_child
-from orchestrator.runtime.service.hosting import LoopHosting
+from orchestrator.runtime.llm_loop.hosting import LoopHosting
 
 if TYPE_CHECKING:
     from orchestrator.runtime.pipeline.pipeline import Pipeline

@@ -23,8 +23,8 @@ from orchestrator.machines.ralph.contract import OUTPUTS, Role
 from orchestrator.machines.ralph.ports import AgentPort, AgentRequest
 from orchestrator.machines.ralph.reports import report_of
 from orchestrator.runtime.llm_loop.agent import Agent, child_agent, run_child
+from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.ralph.session import PROGRESS, TRANSITIONS
-from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.run_service import RunService
 from orchestrator.tools.spec import ToolSpec, tool
 

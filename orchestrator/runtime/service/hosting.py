@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +15,9 @@ from orchestrator.kernel.record import Fact, Follower
 from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request
 from orchestrator.llm.port import Clock
-from orchestrator.runtime.llm_loop.agent_tool import AgentTool
 from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
-from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point, ServiceHost
+from orchestrator_callbacks.llm_loop.deps import LoopRun, Point, ServiceHost
 
 
 class CheckRun(Protocol):
@@ -108,7 +106,7 @@ class Hosting:
         live: RunRegistry,
         recovery: Recovery,
         launch: Mapping[str, Any] | None,
-        stages: Iterable[LoopHosting] = (),
+        stages: Iterable[Hosting] = (),
         *,
         check: CheckRun,
         begin: BeginRun,
@@ -252,72 +250,3 @@ class Hosting:
             return False
         run.mailbox.post(signal)
         return True
-
-
-class LoopHosting(Hosting):
-    """Engine-only interface of an agent that calls a model and tools."""
-
-    def __init__(  # noqa: PLR0917 - the parts of one agent, called in one place
-        self,
-        journal: Journal,
-        driver: Driver,
-        deps: LoopDeps,
-        live: RunRegistry,
-        recovery: Recovery,
-        launch: Mapping[str, Any] | None,
-        *,
-        check: CheckRun,
-        begin: BeginRun,
-    ) -> None:
-        super().__init__(journal, driver, deps.clock, live, recovery, launch, check=check, begin=begin)
-        self._deps = deps
-        self._own_points: dict[str, Point] = {}
-        self._points = deps.points = HostPoints(self._own_points, deps.points)
-        self.model = deps.model
-        self.tools = tuple(spec.name for spec in deps.tools.offers)
-
-    def obey(self, host: Host | None) -> None:
-        """Set the host that is asked before each model and tool call, or None."""
-        self._own_points.clear()
-        if host is not None:
-            self._own_points["before_llm_request"] = host.before_llm_request
-            self._own_points["before_tool_execution"] = host.before_tool_execution
-
-    @property
-    def own_points(self) -> Mapping[str, tuple[Point, ...]]:
-        """The middleware of the agent, without that of its host."""
-        return self._points.own
-
-    def points_of_child(self, child: LoopHosting) -> HostPoints:
-        """Return the points of a child agent's runs: the host of this agent, and the child's own middleware."""
-        return HostPoints(self._own_points, child._points.own)
-
-    def tree(self) -> list[LoopHosting]:
-        """Return this one, and those of the agents among its tools and theirs.
-
-        Functions are called for their agents.
-        """
-        found: list[LoopHosting] = [self]
-        level: list[LoopHosting] = [self]
-        seen: dict[int, AgentTool] = {}
-        for depth in itertools.count():
-            calls = [spec.call for one in level for spec in one._deps.tools.offers]  # noqa: SLF001 - ours
-            agents = {
-                id(call.source): call
-                for call in calls
-                if isinstance(call, AgentTool) and depth < call.max_depth and id(call.source) not in seen
-            }
-            if not agents:
-                break
-            seen |= agents
-            level = [one for one in map(_hosting_of, agents.values()) if one is not None]
-            found = [*found, *level]
-        return found
-
-
-def _hosting_of(call: AgentTool) -> LoopHosting | None:
-    """Return the interface of a tool's agent; None if its function fails, because it has no runs then."""
-    try:
-        return call.child.hosting
-    except Exception:  # noqa: BLE001 - an operator command must not fail because of a host's function
-        return None

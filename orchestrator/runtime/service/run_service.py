@@ -6,7 +6,8 @@ import asyncio
 import functools
 import logging
 import warnings
-from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -15,13 +16,13 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import INVALID_TABLE, Driver
-from orchestrator.kernel.journal import Record, RunHead, let_go
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Journal, Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Follower, Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.answer import RunController
@@ -38,6 +39,8 @@ from orchestrator.runtime.service.recovery import (
 )
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.runtime.service.stream import RunStream
+from orchestrator.telemetry.connection import connect, is_metrics
+from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.scope import scope
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop.approval_rule import definition_of
@@ -62,6 +65,38 @@ def _warn_of_disabled_logger() -> None:
 
 _warned: list[bool] = []
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
+
+
+def announce(  # noqa: PLR0917 - the parts of one agent, called in two places
+    observers: Sequence[Observer],
+    graph: Graph,
+    journal: Journal,
+    max_seconds: float,
+    agent: str,
+    guards: Iterable[str] = (),
+) -> None:
+    """Declare the names of a graph without its own models and tools to the observers."""
+    for observer in observers:
+        tell = getattr(observer, "declare", None)
+        if is_metrics(observer):
+            observer.declare(
+                graph,
+                agent=agent,
+                guards=guards,
+                backends=[journal.backend],
+                run_seconds=max_seconds or None,
+            )
+        elif tell is not None:
+            tell(graph, backends=[journal.backend])
+    connect(observers, journal)
+
+
+def logger_of(observers: Sequence[Observer], run: Run[Any, Any]) -> Callable[[], Any] | None:
+    """Return a function that makes the logger for code inside a run, if there is a log."""
+    for observer in observers:
+        if isinstance(observer, TransitionLog):
+            return partial(observer.logger_for, run.run_id, run.graph.name)
+    return None
 
 
 class RunService(Generic[R]):
@@ -163,7 +198,7 @@ class RunService(Generic[R]):
     def _declare(self) -> None:
         """Declare the names of the runs to the observers."""
         seconds, agent = self._limits.max_seconds, self.identity.name
-        compose.announce(self._observers, self._machine.graph, self._journal, seconds, agent)
+        announce(self._observers, self._machine.graph, self._journal, seconds, agent)
 
     def _ending(self, run: Run[Any, Any]) -> Ending:
         """Return outcome and reason of a run in its terminal state."""
@@ -323,7 +358,7 @@ class RunService(Generic[R]):
         try:
             async with self._control.listening(run.run_id):
                 try:
-                    make_logger = compose.logger_of(self._observers, run)
+                    make_logger = logger_of(self._observers, run)
                     with scope(run.ctx.limits, make_logger=make_logger), RunScope(self, run):
                         await self._control.deliver(run.run_id)
                         await self._driver.drive(run, park=park)

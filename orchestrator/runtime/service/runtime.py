@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,9 +18,14 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, Price, SystemClock
-from orchestrator.runtime.llm_loop.result import in_notebook
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.recovery import Migration
+
+
+def in_notebook() -> bool:
+    """Return whether this is a notebook or another shell of IPython."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return shell is not None and shell() is not None
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -96,14 +102,6 @@ def runtime_of(
     return runtime
 
 
-def _default_observers() -> tuple[Observer, ...]:
-    from orchestrator.telemetry.log import TransitionLog  # imported only if needed
-    from orchestrator.telemetry.metrics import Metrics
-
-    # In a notebook, lines of JSON would hide the output of the cell.
-    return (Metrics(),) if in_notebook() else (TransitionLog(), Metrics())
-
-
 R = TypeVar("R")
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -131,3 +129,11 @@ def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, An
     except RuntimeError:
         return asyncio.run(work())
     raise ConfigError(f"{called} was called inside a running event loop; use `await {instead}(...)` there")
+
+
+def _default_observers() -> tuple[Observer, ...]:
+    from orchestrator.telemetry.log import TransitionLog  # imported only if needed
+    from orchestrator.telemetry.metrics import Metrics
+
+    # In a notebook, lines of JSON would hide the output of the cell.
+    return (Metrics(),) if in_notebook() else (TransitionLog(), Metrics())
