@@ -23,10 +23,10 @@ from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.status import StatusStyle
 from orchestrator.drawing.svg import svg
 from orchestrator.drawing.timeline.svg import described, timeline_svg
-from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
+from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import GuardHistory, guard_histories
 from orchestrator.runtime.runs.result import fork_of
 from orchestrator.runtime.runs.story import RUNNING, CallStory, RunDetails, Story, TranscriptEntry, run_marks

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from orchestrator.console.run_page import RunSections
-from orchestrator.drawing.timeline.value import Kind as SpanKind
 from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import LLMError, ResultUnreadable
 from orchestrator.journal.memory import MemoryJournal
@@ -23,6 +22,7 @@ from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
 from orchestrator.llm.run_event import ToolFinished
 from orchestrator.machines.llm_loop.limits import OFF
+from orchestrator.machines.timeline import Kind as SpanKind
 from orchestrator.providers.mcp.serving import RunAnswer
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.rlm import Rlm

@@ -11,9 +11,9 @@ from orchestrator.cli.picture import check_picture, save_picture
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.drawing.timeline.svg import MOST_TURNS, timeline_svg
-from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
+from orchestrator.machines.timeline import Timeline
 
 _TURNS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from orchestrator.drawing.element import duration, escaped, number, shortened, width
 from orchestrator.drawing.layout import Rectangle
-from orchestrator.drawing.timeline.value import WARNINGS, BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan
+from orchestrator.machines.timeline import WARNINGS, BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan
 
 CUT_WIDTH = 56.0
 """Width of a gap that is cut: its length is written in it."""

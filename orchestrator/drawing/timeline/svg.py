@@ -20,7 +20,7 @@ from orchestrator.drawing.timeline.lanes import (
     lay_out,
     lay_out_columns,
 )
-from orchestrator.drawing.timeline.value import Kind, Timeline
+from orchestrator.machines.timeline import Kind, Timeline
 
 MOST_TURNS = 300
 """Turns above which the drawing has columns of equal time in place of bars."""

@@ -41,7 +41,6 @@ from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE, build_tools_mode_machine
 from orchestrator.machines.tools_mode.model import ToolsModeContext
-from orchestrator.repl import ReplLimits, WorkerRepl
 from orchestrator.runtime.llm_loop.composition import model_name
 from orchestrator.runtime.llm_loop.run_options import Prompt
 from orchestrator.runtime.rlm import result as rlm_record
@@ -388,6 +387,8 @@ def _repl(given: RunResources, run: ModeRun, broker: SubCalls) -> Repl:
         if lacks := [name for name in _REPL if not callable(getattr(made, name, None))]:
             raise ConfigError(f"repl made {type(made).__name__}, which has no {', '.join(lacks)}")
         return made
+    from orchestrator.repl import ReplLimits, WorkerRepl  # a host may bring its own REPL
+
     limits = ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else ReplLimits()
     return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
 
-from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Journal, Posted, Record, RunCounts, RunHead
 from orchestrator.kernel.mailbox import Kind
@@ -21,6 +20,7 @@ from orchestrator.llm.port import SystemClock
 from orchestrator.llm.run_event import EventsDropped, RunEvent
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
 from orchestrator.runtime.runs.listing import (

@@ -9,20 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from orchestrator.drawing.element import duration
-from orchestrator.drawing.mark import GraphMarks
-from orchestrator.drawing.status import STATUSES
 from orchestrator.errors import RunError
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
+from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.telemetry.history import History, StateStats
 from orchestrator.tools.result import RETURNED
+
+if TYPE_CHECKING:
+    from orchestrator.drawing.mark import GraphMarks
 
 LONGEST_CYCLE = 12
 """Most states in a row that are matched as one repetition."""
@@ -413,6 +414,8 @@ def run_marks(head: RunHead, story: Story, now: float, *, heat: Heat = "time") -
         now: Epoch seconds.
         heat: What makes a state darker.
     """
+    from orchestrator.drawing.element import duration  # runs are read also where nothing draws
+
     status = status_name(head)
     notes = {}
     if story.entered_at is not None and head.status != "ended":
@@ -441,28 +444,34 @@ def path_marks(
         status: The colour of that state, one of `drawing.status.STATUSES`.
         notes: State -> text in its box in place of visits and time.
     """
+    from orchestrator.drawing.element import duration  # as above
+    from orchestrator.drawing.mark import GraphMarks
+
     states = history.states
     amount = {name: stats.total if heat == "time" else float(stats.visits) for name, stats in states.items()}
     whole = sum(amount.values()) or 1.0
+    texts = {}
+    for name, stats in states.items():
+        if stats.visits:
+            counted = f"{stats.visits:,} visit{'s' if stats.visits > 1 else ''}"
+            texts[name] = f"{counted} · {duration(stats.total)}" if stats.total >= _SHORTEST else counted
     return GraphMarks(
         current=current,
         status=status,
-        notes={name: _note(stats) for name, stats in states.items() if stats.visits} | dict(notes),
+        notes=texts | dict(notes),
         share={name: one / whole for name, one in amount.items()},
         taken=dict(history.edges),
         seconds=dict(history.edge_seconds),
     )
 
 
+_OUTCOMES = frozenset(Outcome)
+
+
 def status_name(head: RunHead) -> str:
     """Return the status of a run as a name of `drawing.status.STATUSES`: its outcome if it has ended."""
     if head.status == "ended":
-        return head.outcome if head.outcome in STATUSES else "failed"
+        return head.outcome if head.outcome in _OUTCOMES else "failed"
     if head.status == "parked":
         return "waiting" if head.waiting else "paused"
     return "orphaned" if head.owner is None else "running"
-
-
-def _note(stats: StateStats) -> str:
-    visits = f"{stats.visits:,} visit{'s' if stats.visits > 1 else ''}"
-    return f"{visits} · {duration(stats.total)}" if stats.total >= _SHORTEST else visits

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
-from orchestrator.drawing.timeline.value import BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan, TurnStart
 from orchestrator.journal.ledger import TOOL
 from orchestrator.journal.redacted import tool_word
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
+from orchestrator.machines.timeline import BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan, TurnStart
 from orchestrator.tools.result import RETURNED
 from orchestrator_guards.evaluation import GUARDS, read_row
 
