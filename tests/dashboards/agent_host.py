@@ -1,4 +1,4 @@
-"""An application as an SRE meets it: three engines with traffic, /metrics, and switches that break things.
+"""An application as an SRE meets it: four engines with traffic, /metrics, and switches that break things.
 
     python -m tests.dashboards.agent_host NAME FOLDER PORT serving|standing
 
@@ -33,12 +33,13 @@ import os
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator import LocalEngine, SqliteJournal
-from orchestrator.errors import OrchestratorError, Overloaded, StoreDown
+from orchestrator.errors import OrchestratorError, Overloaded
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.run import Run
 from orchestrator.telemetry import TransitionLog
@@ -63,7 +64,7 @@ RHYTHM = {
     "asking": 40,
 }
 """Agent of the front engine -> every how many rounds it is asked. Together more than its slots can do: runs queue."""
-GUILTY = {"slow": "front", "tokens": "front", "block": "side"}
+GUILTY = {"slow": "front", "tokens": "front", "block": "alone"}
 """Fault -> engine of the run that has it for hours, which starts with the fault."""
 CROWD = 4
 """Runs that the side engine is given at once now and then: one more than it has slots and places in its queue."""
@@ -112,16 +113,24 @@ class Host:
         stack.callback(self.rival.stop)
         self.front = LocalEngine(self.crews.front(front), slots=SLOTS, queue=QUEUE, name="front")
         self.side = LocalEngine(self.crews.side(side), slots=2, queue=1, name="side")
-        for engine in (self.front, self.side):
+        # The rival would end a run that lasts for minutes: the run that blocks has a journal of its own.
+        private = await stack.enter_async_context(SqliteJournal(self._journals / "alone.db"))
+        alone = LocalEngine(self.crews.alone(private), slots=1, name="alone")
+        for engine in (self.front, self.side, alone):
             await stack.enter_async_context(engine)
-        self.engines = {"front": self.front, "side": self.side}
+        self.engines = {"front": self.front, "side": self.side, "alone": alone}
         self.start(self._traffic())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something go on by itself."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            traceback.print_exception(error)  # the story prints it when it waits in vain
 
     def begin(self, fault: str) -> None:
         """Turn a fault on."""
@@ -132,9 +141,9 @@ class Host:
             self.start(self._insist(engine, fault))
 
     async def _insist(self, engine: LocalEngine, agent: str) -> None:
-        """Start the guilty run of an agent as soon as the engine has a place for it, and its journal is not locked."""
+        """Start the guilty run of an agent as soon as the engine has a place for it."""
         while True:
-            with contextlib.suppress(Overloaded, StoreDown):
+            with contextlib.suppress(Overloaded):
                 await engine.submit(FOR_HOURS, agent=agent, run_id=f"guilty-{agent}")
                 return
             await asyncio.sleep(PAUSE)

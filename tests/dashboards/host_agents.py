@@ -121,7 +121,7 @@ async def books(request: Request) -> object:
 
 
 class Crews:
-    """Makes the agents of three engines. Everything an agent tells goes to one Metrics and one log."""
+    """Makes the agents of four engines. Everything an agent tells goes to one Metrics and one log."""
 
     def __init__(self, metrics: Metrics, log: TransitionLog) -> None:
         self._metrics = metrics
@@ -152,11 +152,12 @@ class Crews:
         }
 
     def side(self, journal: SqliteJournal) -> dict[str, Agent]:
-        """Those with a journal that somebody else writes to as well, and a model that blocks."""
-        return {
-            "side": self._agent("side", steady, SIDE, journal, tools=[search]),
-            "block": self._agent("block", blocks, SIDE, journal, limits=ENDLESS),
-        }
+        """Those with a journal that somebody else writes to as well."""
+        return {"side": self._agent("side", steady, SIDE, journal, tools=[search])}
+
+    def alone(self, journal: SqliteJournal) -> dict[str, Agent]:
+        """Those with a model that blocks the event loop."""
+        return {"block": self._agent("block", blocks, SIDE, journal, limits=ENDLESS)}
 
     def _unheard(self) -> tuple[Observer, ...]:
         """Observers whose log goes to a disk that is full."""

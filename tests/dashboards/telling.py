@@ -54,7 +54,7 @@ PATIENCE = 150
 def calls(folder: Path, sick: AgentHost) -> tuple[Call, ...]:
     """Return the alerts that a person on call answers with the runbook."""
     calm = folder / "calm.db"
-    front, side, standing = (folder / "sick" / f"{name}.db" for name in ("front", "side", "standing"))
+    front, alone, standing = (folder / "sick" / f"{name}.db" for name in ("front", "alone", "standing"))
     cancel, block = "runs cancel RUN", "operate block-model MODEL"
     patient = {"agent": "patient", "state": "await_llm", "instance": sick.instance}
 
@@ -68,7 +68,7 @@ def calls(folder: Path, sick: AgentHost) -> tuple[Call, ...]:
             "ApprovalWaiting", {"agent": "asking"}, front, "guilty-asking", "runs approve", since("on stuck")
         ),
         Call(
-            "EventLoopLagHigh", {"instance": sick.instance}, side, "guilty-block", cancel, since("on block")
+            "EventLoopLagHigh", {"instance": sick.instance}, alone, "guilty-block", cancel, since("on block")
         ),
         Call("RunAgingWithoutTimeout", patient, standing, "think", cancel, since("on stuck")),
         Call("TokenBurnAnomaly", {"agent": "tokens"}, front, "guilty-tokens", cancel, since("on tokens")),

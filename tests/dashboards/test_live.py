@@ -112,6 +112,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory, small_disk: Disk | None) -> I
             for table in (story.table(monitoring), story.hidden_table(), on_call.table()):
                 print(f"\n{table}")  # noqa: T201
             print(f"seconds: {seconds:.0f}, unseen: {story.missed}")  # noqa: T201
+            for host in hosts.running():
+                print(f"{host.name} said: {host.process.said()[-2000:]}")  # noqa: T201
         yield Seen(story, monitoring, on_call, hosts)
 
 
