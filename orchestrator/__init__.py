@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from orchestrator.machines.code_mode.model import FinalAnswerFound as FinalAnswerFound
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
-    from orchestrator.machines.llm_loop.model import Question as Question
     from orchestrator.machines.pipeline.model import OrchestrationState as OrchestrationState
+    from orchestrator.machines.question import Question as Question
     from orchestrator.machines.ralph.model import OrchestratorState as OrchestratorState
     from orchestrator.machines.rlm.model import LLMResponseReceived as LLMResponseReceived
     from orchestrator.machines.rlm.model import MaxIterationsReached as MaxIterationsReached
@@ -113,7 +113,7 @@ _PUBLIC = {
     "Outcome": "kernel.outcome",
     "PostgresJournal": "journal.postgres",
     "ProcrastinateDispatcher": "engines.procrastinate",
-    "Question": "machines.llm_loop.model",
+    "Question": "machines.question",
     "Refused": "errors",
     "Request": "llm.message",
     "Response": "llm.message",

@@ -23,7 +23,7 @@ from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal
 from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.llm_loop.model import WHY, Question
+from orchestrator.machines.question import WHY, Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 

@@ -20,7 +20,7 @@ from orchestrator.console.pages import Console, PageFault
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
 from orchestrator.journal.stored_run import PLAN
 from orchestrator.kernel.journal import RunHead
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.approval.plan_file import PlanReview
 from orchestrator.runtime.runs.story import RunDetails
 from orchestrator.tools.input_form import form_fields

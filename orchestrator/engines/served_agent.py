@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from orchestrator.errors import AnswerRefused, OtherAgent, ResultUnreadable, RunUnknown
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.run_event import QuestionAsked, RunEvent, ToolStarted
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result, ended_as

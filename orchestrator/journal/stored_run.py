@@ -17,7 +17,7 @@ import orjson
 from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
 from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
 from orchestrator.machines.approval.model import ApprovalState, PlanStatus
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 
 PLAN: Final = "plan"
 """Reason and tool of the question; also the name in `RunHead.waiting`."""

@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import (
     Any,
     Concatenate,
+    Final,
     Generic,
     Literal,
     NamedTuple,
@@ -226,6 +227,9 @@ def tool(
 
     return build if function is None else build(function)
 
+
+SERVER: Final = "mcp:"
+"""Prefix of the digest of a tool of an MCP server: the server declares it, not the agent."""
 
 _OPTIONS = [
     item.name

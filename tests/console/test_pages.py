@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, Runs, tool
 from orchestrator.console import console_app
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import call
 from tests.console.client import Answer, Client, readable
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said

@@ -6,7 +6,7 @@ import asyncio
 
 from orchestrator.errors import AnswerRefused, RunUnknown
 from orchestrator.kernel.journal import Journal, Posted
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.invariants import Ran, check_run
 from tests.crash.life import Life

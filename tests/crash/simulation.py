@@ -23,7 +23,7 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.record import Fact
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.invariants import check_run
 from tests.crash.outside import History, Line, Outside, Tap, agent, happened, said_by

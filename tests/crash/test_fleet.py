@@ -22,7 +22,7 @@ from orchestrator.errors import AnswerRefused, JournalError, RunUnknown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from tests.crash import outside
 from tests.crash.fleet import HOLD, Fleet, Worlds
 from tests.crash.invariants import check_run

@@ -17,7 +17,7 @@ from orchestrator.errors import AnswerRefused
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.live_call import NO_CALL, SEVERAL_RUNS, Elicitation, LiveCall, LiveCalls
 from orchestrator.providers.scripted import FunctionLLM

@@ -30,7 +30,8 @@ from orchestrator.kernel.record import LLMCall, RunCompleted, ToolExecution, Wor
 from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import LoopEvent, Question
+from orchestrator.machines.llm_loop.model import LoopEvent
+from orchestrator.machines.question import Question
 from orchestrator.providers.mcp.session import McpSession
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Posted
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.answer import OpenQuestions
 from orchestrator.testing.clock import FakeClock

@@ -20,7 +20,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay import ReplayTools
 from orchestrator.providers.scripted import FunctionLLM

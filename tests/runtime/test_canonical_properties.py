@@ -23,7 +23,7 @@ from pydantic_core import to_jsonable_python
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.argument import DuplicateKeys, encode, json_data

@@ -11,7 +11,7 @@ from orchestrator import Agent, MemoryJournal
 from orchestrator.errors import StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.kernel.journal import Journal
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.tools.spec import ToolSpec, tool
 from tests.runtime.stage import NO_WAIT, until

@@ -16,7 +16,8 @@ from orchestrator.kernel.clock import micros
 from orchestrator.llm.finish_reason import INCOMPLETE
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext
+from orchestrator.machines.question import Question
 from orchestrator.tools.argument import is_complete
 from orchestrator.tools.input_request import request_of
 from orchestrator.tools.result import ToolResult

@@ -17,15 +17,13 @@ import orjson
 
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.tools.result import explain
-from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.spec import SERVER, ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, approval_digest
 
 _LONGEST = 300
 _DIGITS: Final = 12
 _DIGESTS: Final[WeakKeyDictionary[ToolSpec, str]] = WeakKeyDictionary()
-SERVER: Final = "mcp:"
-"""Prefix of the digest of a tool of an MCP server: the server declares it, not the agent."""
 
 
 class ApprovalDecision(NamedTuple):

@@ -8,8 +8,7 @@ from typing import Any
 
 from orchestrator.errors import RejectRequested
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.machines.llm_loop.judgement import judge
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question, judge
 from orchestrator.tools.input_request import (
     InputAnswer,
     input_record,

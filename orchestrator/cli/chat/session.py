@@ -22,7 +22,7 @@ from orchestrator.cli.stop import on_signal
 from orchestrator.cli.streamed import TextPrinter
 from orchestrator.errors import JournalError, OrchestratorError
 from orchestrator.events import QuestionAnswered, QuestionAsked, RunEvent, RunSuspended
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.stream import RunStream

@@ -12,7 +12,7 @@ from orchestrator.cli.runs.argument import CallView
 from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.kernel.journal import Posted
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.tools.input_form import FormField, form_fields
 from orchestrator.tools.input_request import InputRequest, request_of
 

@@ -28,7 +28,7 @@ from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.codec import loop_codec
+from orchestrator.runtime.llm_loop.codec import loop_codec, repeated_work
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
@@ -174,7 +174,7 @@ def list_open(journal: Address | None, *, json: bool) -> int:
     """Print every open run and its resume plan. Changes nothing."""
 
     async def work(store: OpenStore) -> int:
-        recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "nobody")
+        recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "nobody", repeated=repeated_work)
         found = [(one, await _kept(recovery, one)) for one in await recovery.open_runs()]
         for one, launch in found:
             if json:

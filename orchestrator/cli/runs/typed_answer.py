@@ -14,7 +14,7 @@ from orchestrator.cli.runs import question
 from orchestrator.cli.runs.argument import LONGEST_TOOL
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.errors import AnswerRefused, RunError
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.input_form import MISSING, FormField, field_value, form_fields
 from orchestrator.tools.input_request import request_of

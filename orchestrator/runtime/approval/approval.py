@@ -265,7 +265,7 @@ class Approval(ApprovalCommands):
     def _check_run(
         self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
     ) -> Mapping[str, Any]:
-        arguments.check_run(run_id, None, None, deadline)
+        arguments.check_run(run_id, None, None, deadline, kind=ApprovalLimits)
         refuse_limits(limits)
         if conversation_id is not None:
             raise ConfigError("a request of Approval has no conversations: leave conversation_id out")

@@ -11,7 +11,7 @@ import json
 from typing import Final
 
 from orchestrator.errors import AnswerRefused, RunOver, RunUnknown
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.evaluation.case import CaseAnswer, EvaluationCase
 from orchestrator.runtime.evaluation.case_run import ACTOR
 from orchestrator.runtime.llm_loop.agent_tool import open_root

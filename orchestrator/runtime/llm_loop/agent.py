@@ -43,7 +43,14 @@ from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.agent_tool import drive_child
-from orchestrator.runtime.llm_loop.codec import StoredResults, history_of, loop_codec, restored, summary
+from orchestrator.runtime.llm_loop.codec import (
+    StoredResults,
+    history_of,
+    loop_codec,
+    repeated_work,
+    restored,
+    summary,
+)
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, agent_bundle, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
@@ -122,7 +129,7 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
     given: dict[str, Any] = dict(changes)
     if unknown := given.keys() - AgentChanges.__annotations__.keys():
         raise TypeError(f"replace() got an unexpected keyword argument {min(unknown)!r}")
-    arguments.check_agent({"limits": None, **given})
+    arguments.check_agent({"limits": None, **given}, Limits)
     found = copy.copy(agent)
     if "deps" in given:
         found._source = DepsSource(given["deps"])
@@ -217,6 +224,9 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
     def _lacks_deps(self, stored: StoredRun) -> bool:
         return self._source.lacks(stored)
 
+    def _repeated_work(self, stored: StoredRun, tools: Mapping[str, str]) -> Iterable[str]:
+        return repeated_work(stored, tools)
+
     def _check_model(self, limits: Limits | None) -> None:
         refuse_real(self._deps.llm)
         if limits is not None:
@@ -265,7 +275,7 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
         /,
         **options: Any,
     ) -> per_run.RunSettings:
-        arguments.check_run(run_id, conversation_id, limits, deadline)
+        arguments.check_run(run_id, conversation_id, limits, deadline, kind=Limits)
         if isinstance(limits, Limits):
             refuse_unknown_tools(limits, self._deps.tools)
         return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
@@ -457,7 +467,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         observers: Iterable[Observer] | None = None,
         launch: Mapping[str, Any] | None = None,
     ) -> None:
-        arguments.check_agent(locals())
+        arguments.check_agent(locals(), Limits)
         self._data, runtime = agent_data(name, version), runtime_of(runtime, journal, observers)
         self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks)
@@ -465,10 +475,12 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         given = {"memory": memory, "price": runtime.price, "points": points, "agent": self.name}
         given["host"] = self._source.host
         self._deps = compose.handles(model, tools, runtime.clock, output_type, retry, params, **given)
-        self._set_up(runtime, self._deps.tools)
+        self._set_up(runtime, self._deps.tools.find)
         self._conversations = Conversations()
         self._codec, self._launch = loop_codec(launch), launch
-        self._identify(self._deps.tools.offers, instructions, self._deps.output, launched=bool(launch))
+        self._identify(
+            definition_of(self._deps.tools.offers), instructions, self._deps.output, launched=bool(launch)
+        )
         self._wire()
         self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
@@ -601,7 +613,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
             Corrupt: The run is damaged.
             ConfigError: The run is a child of an open run, which resumes it.
         """
-        arguments.check_run(limits=limits)
+        arguments.check_run(limits=limits, kind=Limits)
         with self._source.given(run_id, deps):
             return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 

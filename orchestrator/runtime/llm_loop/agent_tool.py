@@ -37,7 +37,7 @@ from orchestrator.tools.result import output_text
 from orchestrator.tools.sampling import SamplingRequest
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import request_usage
-from orchestrator_callbacks.llm_loop.budget_account import lend_limits
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
@@ -146,7 +146,7 @@ class AgentTool:
         parent = here()
         if parent is None or parent.run.run_id != context.run_id:
             raise ConfigError("an agent's tool works only inside a run of another agent")
-        lender = parent.account()
+        lender = _account(parent.run)
         if len(lender.ancestors) >= self.max_depth:
             raise RunError(
                 f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
@@ -156,12 +156,17 @@ class AgentTool:
         return _answer(await call.result(child, task, partial(self.limits_of, lender.run.ctx)))
 
 
+def _account(run: LoopRun) -> BudgetAccount:
+    """Return the account of a run, opened with its first call of an agent."""
+    return open_account(run) if run.deps.account is None else run.deps.account
+
+
 class ChildCall:
     """A call of a tool that is a child run of the run `parent`, before and during the child run."""
 
     def __init__(self, run_id: str, parent: RunScope) -> None:
         self.run_id = run_id
-        self.lender = parent.account()
+        self.lender = _account(parent.run)
         self._parent = parent
         self._guard = ChildRunGuard(parent.run.run_id)
         self._adopted = False

@@ -13,14 +13,17 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState
+from orchestrator.machines.question import Question
 from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.resume_plan import unclear
 from orchestrator.tools.result import ToolResult, description_of, stored_json
 from orchestrator.tools.stored_result import NoSuchResult
 from orchestrator_callbacks.llm_loop import answer, memory, output_validation
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, effective_call, key_of
 from orchestrator_callbacks.llm_loop.approval_rule import tool_digest
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
+from orchestrator_callbacks.llm_loop.tool_work import after_crash
 
 
 def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopContext]:
@@ -220,6 +223,25 @@ def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: T
     ctx.results[entry.position] = ToolResult.failure(
         call, entry.position, "cancelled", UNDECIDED, kind="Undecided"
     )
+
+
+def repeated_work(stored: StoredRun, tools: Mapping[str, str]) -> Iterator[str]:
+    """Yield how a resumed run repeats its interrupted request or calls. `tools` are those here, with their digests."""
+    if stored.state == LoopState.AWAIT_LLM and stored.asks_the_model:
+        yield "asks the model again; what the lost answer may have cost is charged"
+    for entry in unclear(stored) if stored.state == LoopState.PROCESS_TOOLS and stored.next is None else ():
+        if entry.declared and tools.get(entry.tool, entry.declared) != entry.declared:
+            yield f"asks a person about {entry.tool}: the tool has changed since the call was announced"
+            continue
+        match after_crash(entry.effect):
+            case "again" if entry.effect == "pure":
+                yield f"runs {entry.tool} again (pure)"
+            case "again":
+                yield f"runs {entry.tool} again with the same key ({entry.effect})"
+            case "undo":
+                yield f"takes {entry.tool} back and runs it again ({entry.effect})"
+            case "ask":
+                yield f"asks a person about {entry.tool}: it may have happened (irreversible)"
 
 
 def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal
 from orchestrator.runtime.llm_loop.agent_tool import AgentTool
-from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting, HostPoints
+from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
 from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.runtime.service.recovery import Recovery
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, Point
+
+
+class HostPoints(Mapping[str, tuple[Point, ...]]):
+    """Hooks of an agent at its points: those of its host, then its own middleware.
+
+    Each run may have a copy of its agent's handles, so nothing here is copied: `host` is one dict for all runs of an
+    agent and all their child runs, and its current content applies to each of them.
+    """
+
+    def __init__(self, host: Mapping[str, Point], own: Mapping[str, tuple[Point, ...]]) -> None:
+        self._host = host
+        self.own = own
+
+    def __getitem__(self, name: str) -> tuple[Point, ...]:
+        if name not in self._host:
+            return self.own[name]
+        return (self._host[name], *self.own.get(name, ()))
+
+    def __contains__(self, name: object) -> bool:
+        # Called in each turn: the default of Mapping would use an exception.
+        return name in self._host or name in self.own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._host, **self.own})
+
+    def __len__(self) -> int:
+        return len({**self._host, **self.own})
 
 
 class LoopHosting(Hosting):

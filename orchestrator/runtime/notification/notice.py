@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from orchestrator.kernel.journal import NOTIFIED, Journal, RunHead
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.service.answer import OpenQuestions, replies
 
 

@@ -42,6 +42,7 @@ from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
+from orchestrator_callbacks.llm_loop.approval_rule import definition_of
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import HostReference, ModeDeps, ModeRun
@@ -139,7 +140,7 @@ class Rlm(RunService[RlmResult]):
         self._machine, self.laps = self._mode.machine(graph, hooks), self._mode.laps
         self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
-        self._identify(given.tools, instructions, launched=bool(launch))
+        self._identify(definition_of(given.tools), instructions, launched=bool(launch))
         self._wire()
         self.hosting = self._make_hosting(launch)
         """Engine-only interface of this agent."""

@@ -19,7 +19,7 @@ from orchestrator.kernel.record import RecordsWritten
 from orchestrator.llm.port import SystemClock
 from orchestrator.llm.run_event import EventsDropped, RunEvent
 from orchestrator.machines.approval.graph import APPROVAL
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored

@@ -18,7 +18,7 @@ from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.telemetry.history import History, StateStats
 from orchestrator.tools.result import RETURNED
 

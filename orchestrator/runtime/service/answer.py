@@ -39,14 +39,12 @@ from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
-from orchestrator.machines.llm_loop.judgement import judge
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question, judge
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.tools.argument import BadArguments, json_data
 from orchestrator.tools.result import why_of
-from orchestrator.tools.spec import canonical_arguments
-from orchestrator_callbacks.llm_loop.deps import ToolProvider
+from orchestrator.tools.spec import ToolSpec, canonical_arguments
 from orchestrator_guards import Refusal, describe_answer, repeats_answer
 
 POLL = 0.1
@@ -444,10 +442,14 @@ class RunController:
     """The requests to the runs of one agent."""
 
     def __init__(
-        self, live: RunRegistry, journal: Journal, clock: Clock, tools: ToolProvider | None = None
+        self,
+        live: RunRegistry,
+        journal: Journal,
+        clock: Clock,
+        find_tool: Callable[[str], ToolSpec | None] = lambda _: None,
     ) -> None:
         self.live = live
-        self._tools = tools
+        self._find_tool = find_tool
         self._journal = journal
         self.clock = clock
         inbox = Inbox(live, journal)
@@ -511,8 +513,8 @@ class RunController:
         asked = await OpenQuestions.read(self._journal, run_id, self.clock.time())
         question = asked.judge(answer_of(answer))
         live = self.live.find(run_id)
-        tools: ToolProvider | None = self._tools if live is None else live.deps.tools
-        spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)
+        find = self._find_tool if live is None else live.deps.tools.find
+        spec: ToolSpec | None = None if isinstance(question, Refusal) else find(question.tool)
         if spec is None:
             return
         try:

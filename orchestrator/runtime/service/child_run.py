@@ -15,8 +15,6 @@ from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Fact, RunParked, RunStarted
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.thread import running_loop
-from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
-from orchestrator_callbacks.llm_loop.deps import open_account
 
 
 class RunScope:
@@ -91,11 +89,6 @@ class RunScope:
     @property
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._task.get_loop() if self._task else None
-
-    def account(self) -> BudgetAccount:
-        """Return the account of this run, opened with the first call of an agent."""
-        account: BudgetAccount | None = self.run.deps.account
-        return open_account(self.run) if account is None else account
 
     def parked(self, *, parked: bool) -> None:
         """Record that this run started or stopped to wait for a person."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,12 +12,13 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.record import Fact, Follower
+from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter
-from orchestrator.llm.message import Request
+from orchestrator.llm.message import Request, ToolCall
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
-from orchestrator_callbacks.llm_loop.deps import LoopRun, Point, ServiceHost
+from orchestrator.tools.result import ToolResult
 
 
 class CheckRun(Protocol):
@@ -44,11 +45,19 @@ class BeginRun(Protocol):
     ) -> Coroutine[Any, Any, Any]: ...
 
 
-class Host(ConcurrencyLimiter, ServiceHost, Protocol):
+class Host(ConcurrencyLimiter, Protocol):
     """An engine that runs an agent: it gives slots, and is asked before each model call and each tool call."""
 
-    async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
+    async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
+        """Return when requests to a model are allowed, by its configured name."""
+        ...
+
+    async def before_llm_request(self, run: Run[Any, Any], request: Request, /) -> None:
         """Return when the model may be called."""
+        ...
+
+    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
+        """Return the result of a call that may not run, or None."""
         ...
 
 
@@ -61,33 +70,6 @@ class LiveRunInfo:
     """Whether the journal has the run."""
     paused: bool
     """Whether the run was paused."""
-
-
-class HostPoints(Mapping[str, tuple[Point, ...]]):
-    """Hooks of an agent at its points: those of its host, then its own middleware.
-
-    Each run may have a copy of its agent's handles, so nothing here is copied: `host` is one dict for all runs of an
-    agent and all their child runs, and its current content applies to each of them.
-    """
-
-    def __init__(self, host: Mapping[str, Point], own: Mapping[str, tuple[Point, ...]]) -> None:
-        self._host = host
-        self.own = own
-
-    def __getitem__(self, name: str) -> tuple[Point, ...]:
-        if name not in self._host:
-            return self.own[name]
-        return (self._host[name], *self.own.get(name, ()))
-
-    def __contains__(self, name: object) -> bool:
-        # Called in each turn: the default of Mapping would use an exception.
-        return name in self._host or name in self.own
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._host, **self.own})
-
-    def __len__(self) -> int:
-        return len({**self._host, **self.own})
 
 
 class Hosting:

@@ -29,7 +29,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.address import SCHEMES
 from orchestrator.kernel.graph import Graph
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.plain import plain_json
 from orchestrator.tools.spec import ToolSpec
 
@@ -39,7 +38,7 @@ LONGEST_ID = 256
 """Maximum characters of the id of a run or a conversation. Ids of child runs are a few characters longer."""
 
 
-def check_agent(given: Mapping[str, Any], kind: type[Any] = Limits, **own: Callable[[object], Fault]) -> None:
+def check_agent(given: Mapping[str, Any], kind: type[Any], **own: Callable[[object], Fault]) -> None:
     """Check the arguments of a facade by name; `kind` is the class of its limits, `own` are its additional checks.
 
     Names without a check are ignored. Raises ConfigError that lists all arguments of a wrong type.
@@ -59,7 +58,7 @@ def check_run(
     limits: object = None,
     deadline: object = None,
     *,
-    kind: type[Any] = Limits,
+    kind: type[Any],
 ) -> None:
     """Check the arguments of one run; None is always valid. `kind` is the class of its limits. Raises ConfigError."""
     if run_id is not None:

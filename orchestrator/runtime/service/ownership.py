@@ -30,7 +30,7 @@ from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.service.stream import RunFeed
-from orchestrator_callbacks.llm_loop.approval_rule import SERVER
+from orchestrator.tools.spec import SERVER
 
 _SHOWN: Final = 5
 _SEARCHED: Final = 50

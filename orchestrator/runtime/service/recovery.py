@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from orchestrator.errors import (
     Corrupt,
@@ -128,6 +128,10 @@ class RunAlreadyEnded(RunError):
     """Another process ended the run between the check and the claim: there is nothing to resume."""
 
 
+RepeatedWork: TypeAlias = Callable[[StoredRun, Mapping[str, str]], Iterable[str]]
+"""Describes what a resumed run does with its interrupted work; the tools here are given with their digests."""
+
+
 class Recovery:
     """The stored runs of one graph and one agent.
 
@@ -140,6 +144,8 @@ class Recovery:
         agent: The agent; None for one without a name. Runs of other agents are listed and not resumed.
         shared: Whether other agents may use the journal.
         now: Clock, in epoch seconds.
+        lacks_deps: Whether a run needs live deps that cannot be made here.
+        repeated: Says how the graph repeats interrupted work.
     """
 
     def __init__(
@@ -154,6 +160,7 @@ class Recovery:
         shared: bool = False,
         now: Callable[[], float] = time.time,
         lacks_deps: Callable[[StoredRun], bool] = lambda _: False,
+        repeated: RepeatedWork = lambda _, __: (),
     ) -> None:
         self._journal = journal
         self._table = graph
@@ -165,6 +172,7 @@ class Recovery:
         self._shared = shared
         self._now = now
         self._lacks_deps = lacks_deps
+        self._repeated = repeated
 
     @property
     def _graph(self) -> Graph:
@@ -273,7 +281,9 @@ class Recovery:
         now, state = self._now(), stored.state or self._valid.initial.value
         other = self._other_agent(stored, head) or self._other_graph(stored) or self._invalid_table()
         stuck = other or self._stuck(stored, head)
-        will = stuck or "; ".join(plan(stored, unread, state, now, self.identity.definition))
+        will = stuck or "; ".join(
+            plan(stored, unread, state, now, self._repeated(stored, self.identity.definition or {}))
+        )
         free = head.owner is None and head.reason != "poison"
         by_itself = free and stuck is None
         return OpenRun(

@@ -5,16 +5,14 @@ Posted messages count as soon as they are posted, even if the run has not read t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
-from orchestrator.machines.llm_loop.judgement import judge
-from orchestrator.machines.llm_loop.model import LoopState
+from orchestrator.machines.question import judge
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.answer import DECISIONS, answer_of
-from orchestrator_callbacks.llm_loop.tool_work import after_crash
 from orchestrator_guards import DIGEST_VERSION, Refusal
 
 _SHUTDOWN = "shutdown"
@@ -28,11 +26,11 @@ def plan(
     unread: Sequence[Posted],
     state: str,
     now: float,
-    tools: Mapping[str, str] | None = None,
+    repeated: Iterable[str] = (),
 ) -> Iterator[str]:
     """Yield the effects of `resume` on a run in order.
 
-    `now` is epoch seconds, `unread` are its unread messages, `tools` are the tools here with their digests.
+    `now` is epoch seconds, `unread` are its unread messages, `repeated` says how its graph repeats interrupted work.
     """
     if (first := _stands(stored, unread)) is not None:
         yield first
@@ -45,10 +43,7 @@ def plan(
             continue
         yield said
         moved = True
-    if stored.state == LoopState.PROCESS_TOOLS and stored.next is None:
-        yield from (_recovery(entry, tools or {}) for entry in _unclear(stored))
-    elif stored.state == LoopState.AWAIT_LLM and stored.asks_the_model:
-        yield "asks the model again; what the lost answer may have cost is charged"
+    yield from repeated
     if not moved:
         for started in stored.programs.values():  # their owner died
             yield f"ends {started.get('name')} if it still runs on {started.get('host')}"
@@ -86,7 +81,7 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
     if stored.parked is None or not stored.ledger.waiting:
         return True
     late = any(_expired(entry, now) for entry in stored.ledger.waiting)
-    return late or bool(_answers(stored, unread, now)) or bool(_unclear(stored))
+    return late or bool(_answers(stored, unread, now)) or bool(unclear(stored))
 
 
 def _asks(stored: StoredRun) -> bool:
@@ -116,7 +111,7 @@ def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[st
     return found
 
 
-def _unclear(stored: StoredRun) -> list[EffectEntry]:
+def unclear(stored: StoredRun) -> list[EffectEntry]:
     """Return the calls that started, have no result, and have no question."""
     turn = int(stored.context.get("iteration", 0))
     return [entry for entry in stored.ledger.of_turn(turn) if entry.open and not entry.asked]
@@ -145,17 +140,3 @@ def _question(entry: EffectEntry) -> str:
     if why == "input":
         return f"input for {entry.tool} (call {entry.key})"
     return f"did {entry.tool} happen? (call {entry.key}, {why})"
-
-
-def _recovery(entry: EffectEntry, tools: Mapping[str, str]) -> str:
-    if entry.declared and tools.get(entry.tool, entry.declared) != entry.declared:
-        return f"asks a person about {entry.tool}: the tool has changed since the call was announced"
-    match after_crash(entry.effect):
-        case "again" if entry.effect == "pure":
-            return f"runs {entry.tool} again (pure)"
-        case "again":
-            return f"runs {entry.tool} again with the same key ({entry.effect})"
-        case "undo":
-            return f"takes {entry.tool} back and runs it again ({entry.effect})"
-        case "ask":
-            return f"asks a person about {entry.tool}: it may have happened (irreversible)"

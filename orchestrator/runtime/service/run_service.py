@@ -22,7 +22,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Follower, Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.answer import RunController
@@ -43,8 +43,6 @@ from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.scope import scope
 from orchestrator.tools.spec import ToolSpec
-from orchestrator_callbacks.llm_loop.approval_rule import definition_of
-from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
 R = TypeVar("R")
 
@@ -146,21 +144,21 @@ class RunService(Generic[R]):
 
     # ---- composition ----
 
-    def _set_up(self, runtime: Runtime, tools: ToolProvider | None = None) -> None:
+    def _set_up(self, runtime: Runtime, find_tool: Callable[[str], ToolSpec | None] = lambda _: None) -> None:
         """Set the common services. `_wire` follows when machine and codec are set too."""
         self._runtime, self._clock, self._retire = runtime, runtime.clock, runtime.retire
         self._observers, self._journal = runtime.observers, runtime.journal
         self._shares = runtime.own_journal is None
         self._live = RunRegistry()
-        self._control = RunController(self._live, self._journal, self._clock, tools)
+        self._control = RunController(self._live, self._journal, self._clock, find_tool)
 
-    def _identify(self, tools: Iterable[ToolSpec], *parts: object, launched: bool = False) -> None:
+    def _identify(self, definition: Mapping[str, str], *parts: object, launched: bool = False) -> None:
         """Store the tools with each run, and refuse another agent of this name on the journal. Raises ConfigError.
 
         Called between `_set_up` and `_wire`. With `launched`, the launch of each run says how its agent is made.
         """
         if not launched:
-            self._data = {**self._data, "definition": (definition := definition_of(tools))}
+            self._data = {**self._data, "definition": definition}
             register(self, self._journal, self.identity, LocalDefinition.of(definition, *parts))
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
@@ -191,6 +189,7 @@ class RunService(Generic[R]):
             shared=self._shares,
             now=self._clock.time,
             lacks_deps=self._lacks_deps,
+            repeated=self._repeated_work,
         )
 
     # ---- implemented by facades ----
@@ -223,6 +222,10 @@ class RunService(Generic[R]):
     def _lacks_deps(self, stored: StoredRun) -> bool:  # noqa: ARG002 - by default no run has deps
         """Return whether a run needs live deps that cannot be made here."""
         return False
+
+    def _repeated_work(self, stored: StoredRun, tools: Mapping[str, str]) -> Iterable[str]:  # noqa: ARG002
+        """Say how a resumed run repeats its interrupted work."""
+        return ()
 
     def _check_run(
         self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
