@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.redaction import redacted
-from orchestrator.cli.trust.configuration import settings_file
-from orchestrator.cli.trust.refusal import is_trusted_file
+from orchestrator.cli.trust.consent import is_trusted_file, settings_file
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit

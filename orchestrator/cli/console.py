@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
-from orchestrator.cli.stop import on_signal
 from orchestrator.engines.garbage_collection import tune_garbage_collection
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.journal.address import Address

@@ -13,12 +13,11 @@ from orchestrator.cli.evaluation_option import EvalOptions
 from orchestrator.cli.evaluation_view import print_report, print_result
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.load import imported
-from orchestrator.cli.loop import run_async
+from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, is_terminal, output_on_stderr, say_json, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import OpenStore, journal_file
-from orchestrator.cli.stop import on_signal
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.worker import made, named_target
 from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import atomic_write

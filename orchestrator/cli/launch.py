@@ -17,7 +17,7 @@ from orchestrator.cli.model import ModelChoice, ModelForm, model_of
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.servers import ServerOptions, kept, tools_of
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal, RunHead

@@ -1,4 +1,4 @@
-"""Objects that a command line names: those of modules, limits, files, words. Each fault raises one ConfigError."""
+"""Objects that a command line names: those of modules, limits, files, words, actors. Each fault is one ConfigError."""
 
 from __future__ import annotations
 
@@ -135,3 +135,18 @@ def schema_from(file: Path) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"{file} holds no JSON schema: a schema is an object")
     return found
+
+
+def actor_name(given: str | None) -> str:
+    """Return the actor of a request; empty if no name is given and the system has none."""
+    from orchestrator.runtime.service.answer import login
+
+    return (login() if given is None else given).strip()
+
+
+def known_actor(given: str | None, does: str) -> str:
+    """Return the actor. Raises ConfigError if there is no name; its message uses the verb `does`, such as `orders`."""
+    actor = actor_name(given)
+    if not actor:
+        raise ConfigError(f"it must be known who {does} this: give --by NAME")
+    return actor

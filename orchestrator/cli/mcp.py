@@ -77,7 +77,7 @@ def serve(options: McpServeOptions) -> int:
     """
     from orchestrator.cli.loop import run_async
     from orchestrator.cli.run import logging_to
-    from orchestrator.cli.trust.configuration import project_settings
+    from orchestrator.cli.trust.consent import project_settings
 
     token = _token(options)
     with logging_to(options.log, project_settings().log_level) as logs:
@@ -107,7 +107,7 @@ async def _serve(options: McpServeOptions, token: str | None, logs: Sequence[Obs
     import asyncio
     import signal
 
-    from orchestrator.cli.stop import on_signal
+    from orchestrator.cli.loop import on_signal
 
     serving = asyncio.ensure_future(_served(options, token, logs))
     with on_signal(serving.cancel, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):

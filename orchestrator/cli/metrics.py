@@ -137,7 +137,7 @@ async def _serve(options: MetricsServeOptions, address: Address, token: str | No
     import asyncio
 
     from orchestrator.cli.look import JournalWatch
-    from orchestrator.cli.stop import on_signal
+    from orchestrator.cli.loop import on_signal
     from orchestrator.journal.opening import journal_at
     from orchestrator.telemetry.exposition.server import serve_metrics
     from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of

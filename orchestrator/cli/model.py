@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from orchestrator.cli.load import imported
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.llm.port import LLM
 

@@ -135,7 +135,7 @@ def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
     """
     from dataclasses import asdict
 
-    from orchestrator.cli.actor import actor_name
+    from orchestrator.cli.load import actor_name
     from orchestrator.cli.runs.store import at_journal
     from orchestrator.engines.engine_directory import ask, engines, meant
     from orchestrator.engines.registration import STATUS
@@ -161,7 +161,7 @@ def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
 
 def _send(kind: str, options: given.OperatorOptions, **about: Any) -> int:
     """Send an operator command to each named engine and print the answers; 1 if one refused or did not answer."""
-    from orchestrator.cli.actor import known_actor
+    from orchestrator.cli.load import known_actor
     from orchestrator.cli.runs.store import at_journal
     from orchestrator.engines.engine_directory import ask, engines, meant
     from orchestrator.engines.operator_command import OperatorCommand

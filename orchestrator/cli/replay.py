@@ -11,11 +11,11 @@ from pathlib import Path
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import limits_from, members_of
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.option import ReplayOptions
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.reproduction import CANCELLED, DIVERGED, ConversationPlayer, ReplayStage, Reproduction
 from orchestrator.cli.run import logging_to
-from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
 from orchestrator.examples import bundled
 from orchestrator.kernel.record import Observer

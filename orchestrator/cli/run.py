@@ -19,7 +19,7 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.servers import ServerOptions, prompt_messages
 from orchestrator.cli.streamed import EventLines, TextPrinter, streamed
 from orchestrator.cli.supervised_run import Going, SupervisedRun
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at

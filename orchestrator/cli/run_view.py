@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from typing import Any, Generic, TypeVar
 
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import shown
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.tool_pin import ToolPins, is_address
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message

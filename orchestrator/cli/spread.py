@@ -48,7 +48,7 @@ def spread(command: Callable[..., int | None]) -> Callable[..., None]:
 
     @functools.wraps(work)
     def run(*, trust: bool, **options: Any) -> None:
-        from orchestrator.cli.trust.decision import command_trust
+        from orchestrator.cli.trust.consent import command_trust
 
         with command_trust(allowed=trust):
             work(**options)

@@ -11,7 +11,7 @@ from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.rlm.agent_spec import context_from
 from orchestrator.cli.run import new_id
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Scheduler, WorkerLimits
 from orchestrator.errors import ConfigError, JournalError, MissingExtra

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import keyboard
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal

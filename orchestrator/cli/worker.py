@@ -19,7 +19,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.dispatcher import Dispatcher, WorkerLimits
 from orchestrator.engines.garbage_collection import tune_garbage_collection

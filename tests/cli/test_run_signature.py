@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, SqliteJournal
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.cli.trust.signature import KEY, is_own, signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.ralph import REQUEST

@@ -17,12 +17,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.cli.trust import configuration, refusal
-from orchestrator.cli.trust.configuration import project_settings, settings_file
-from orchestrator.cli.trust.consent import TrustConsent, consents
-from orchestrator.cli.trust.decision import command_trust
-from orchestrator.cli.trust.project_file import ProjectFile
-from orchestrator.cli.trust.refusal import is_trusted_file, is_trusted_folder
+from orchestrator.cli.trust import consent
+from orchestrator.cli.trust.consent import (
+    ProjectFile,
+    TrustConsent,
+    command_trust,
+    consents,
+    is_trusted_file,
+    is_trusted_folder,
+    project_settings,
+    settings_file,
+)
 from orchestrator.errors import ConfigError
 from tests.cli.conftest import Cli, Done
 from tests.providers.loopback import Loopback, in_a_thread
@@ -381,11 +386,13 @@ def test_the_bytes_that_are_checked_are_the_bytes_that_are_used(
     file = settings(project, 'model = "python:mine:m"\n')
     TrustConsent.to(ProjectFile.read(file)).record()
 
+    refuse = consent.refuse_untrusted_file
+
     def swapped(found: ProjectFile) -> None:
         file.write_text('model = "python:evil:m"\n')
-        refusal.refuse_untrusted_file(found)
+        refuse(found)
 
-    monkeypatch.setattr(configuration, "refuse_untrusted_file", swapped)
+    monkeypatch.setattr(consent, "refuse_untrusted_file", swapped)
     assert project_settings().model == "python:mine:m"
     with pytest.raises(ConfigError, match="has changed since you trusted it"):
         project_settings()

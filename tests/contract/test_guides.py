@@ -21,8 +21,7 @@ from orchestrator.cli.docs import GUIDES
 from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.ralph.agents import AgentsFile
-from orchestrator.cli.trust.configuration import project_settings
-from orchestrator.cli.trust.decision import command_trust
+from orchestrator.cli.trust.consent import command_trust, project_settings
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.ralph.contract import Role

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.approval import status as status_view
 from orchestrator.cli.approval.project import ApprovalOptions, Command, run_command
-from orchestrator.cli.load import decoded_text
+from orchestrator.cli.load import actor_name, decoded_text
 from orchestrator.cli.output import complain
 from orchestrator.errors import ConfigError
 from orchestrator.runtime.approval.approval import Approval

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.cli.launch import Launch, Replacement, limited, rebuilt
 from orchestrator.cli.model import model_of
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.ports import ApprovalPlanner

@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.approval import plain, refusal
 from orchestrator.cli.approval import status as status_view
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Need, PlannerChoice, PlannerSpec, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.loop import run_async
+from orchestrator.cli.load import actor_name
+from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import coloured, complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.stop import on_signal
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import ApprovalError

@@ -15,12 +15,11 @@ from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import limits_from
-from orchestrator.cli.loop import run_async
+from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to, new_id
 from orchestrator.cli.runs.store import OpenStore, journal_file
-from orchestrator.cli.stop import on_signal
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.worker import made
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import StoredJournal, journal_at

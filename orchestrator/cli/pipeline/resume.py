@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import resumption
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.launch import in_folder
-from orchestrator.cli.load import params_from
+from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.pipeline.run import PipelineViewOptions, conducted
 from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.pipeline_group import PipelineResumeOptions
 from orchestrator.cli.resumption import found
 from orchestrator.cli.runs.store import at_journal, journal_file
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits

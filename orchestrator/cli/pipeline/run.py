@@ -22,7 +22,7 @@ from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.pipeline import SPEC

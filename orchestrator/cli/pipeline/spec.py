@@ -32,7 +32,7 @@ from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.pipeline.command import CommandStage
 from orchestrator.cli.redaction import bare
-from orchestrator.cli.trust.configuration import configuration, project_settings
+from orchestrator.cli.trust.consent import configuration, project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_file
 from orchestrator.llm.retry import RetryPolicy

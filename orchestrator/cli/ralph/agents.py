@@ -41,8 +41,7 @@ from typing import Any, cast
 from orchestrator.cli.load import imported
 from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.redaction import bare
-from orchestrator.cli.trust.configuration import configuration, project_settings
-from orchestrator.cli.trust.refusal import is_trusted_folder
+from orchestrator.cli.trust.consent import configuration, is_trusted_folder, project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import actor_name
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.find import SessionRun, opened, run_named
 from orchestrator.cli.ralph.human_input import ALL, read_answers

@@ -13,7 +13,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.agents import AgentsFile
-from orchestrator.cli.trust.refusal import is_trusted_folder
+from orchestrator.cli.trust.consent import is_trusted_folder
 from orchestrator.runtime.ralph.coding_agent import PRESETS, CodingAgent, CodingCall, CodingPreset, answer_of
 from orchestrator.runtime.service.program import ProgramExit, inherited, last_words, run_program
 

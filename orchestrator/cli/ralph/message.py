@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import actor_name
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.ralph.find import run_named, send
 from orchestrator.cli.ralph_group import MessageOptions

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.launch import in_folder
-from orchestrator.cli.load import params_from
+from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
@@ -16,7 +15,7 @@ from orchestrator.cli.ralph.run import RalphViewOptions, RunAgents, conducted
 from orchestrator.cli.ralph_group import RalphResumeOptions
 from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build

@@ -26,7 +26,7 @@ from orchestrator.cli.runs.agent_calls import call_json, usage_phrase
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, RunError, RunExists, Suspended, see_guide
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST

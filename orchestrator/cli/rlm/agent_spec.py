@@ -14,7 +14,7 @@ from orchestrator.cli.launch import Launch, LoadedParts, price_of
 from orchestrator.cli.load import params_from
 from orchestrator.cli.model import model_of
 from orchestrator.cli.rlm.isolation import level_of
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_file, read_stream

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli import resumption
-from orchestrator.cli.actor import actor_name
+from orchestrator.cli.load import actor_name
 from orchestrator.cli.resumption import found
 from orchestrator.cli.rlm.agent_spec import RlmSpec
 from orchestrator.cli.rlm.run import RlmViewOptions, conducted
 from orchestrator.cli.rlm_group import RlmResumeOptions
 from orchestrator.cli.runs.store import at_journal, journal_file
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE

@@ -21,7 +21,7 @@ from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at

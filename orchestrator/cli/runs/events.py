@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import complain, reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, span, tags_of
 from orchestrator.cli.runs.run_service import going_on
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.runs_group import EventsOptions
-from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record

@@ -12,7 +12,7 @@ from orchestrator.cli.run import ViewOptions, conducted, new_id
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
 from orchestrator.cli.runs_group import ForkOptions
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record, RunHead

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, roughly, table
 from orchestrator.cli.runs.position import head_reason
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs_group import ListOptions
-from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.listing import read_page

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.cli.actor import known_actor
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import known_actor
 from orchestrator.cli.option import DisplayOptions
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, span

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, LoadedParts, Replacement, named, rebuilt
-from orchestrator.cli.load import limits_from
+from orchestrator.cli.load import actor_name, limits_from
 from orchestrator.cli.model import ModelChoice
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import ViewOptions, conducted, print_result
@@ -18,7 +17,7 @@ from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import refuse_other
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
 from orchestrator.cli.runs_group import RunsResumeOptions
-from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun

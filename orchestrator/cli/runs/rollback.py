@@ -14,7 +14,7 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.run_service import refuse_approval
 from orchestrator.cli.runs.store import OpenStore, at_journal, existing
 from orchestrator.cli.runs_option import RollbackOptions
-from orchestrator.cli.trust.refusal import is_trusted_run
+from orchestrator.cli.trust.consent import is_trusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.files.change import Change, Conflict, UndoReport, plan_undo
 from orchestrator.files.rollback import RollbackStack

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.cli.actor import known_actor
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.filter_option import FilterOptions
+from orchestrator.cli.load import known_actor
 from orchestrator.cli.option import RequestOrigin
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many

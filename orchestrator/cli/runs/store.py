@@ -95,7 +95,7 @@ def journal_file(given: Address | None) -> Address:
     """Return the configured address of the journal. Raises ConfigError when the settings cannot be read."""
     place = given
     if place is None:
-        from orchestrator.cli.trust.configuration import project_settings
+        from orchestrator.cli.trust.consent import project_settings
 
         place = project_settings().journal
     return place.absolute() if isinstance(place, Path) else place

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from orchestrator.cli import keyboard
-from orchestrator.cli.actor import actor_name
+from orchestrator.cli.load import actor_name
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.argument import LONGEST_TOOL

@@ -10,7 +10,7 @@ its runs. Both may come from another person: a clone has the files of its author
 | a run in a journal | its run signature verifies: this user started it on this host |
 | a tool of an MCP server | it is as it was when this user named the server for the first time |
 
-`--trust` allows all of them for one command, ORCHESTRATOR_TRUST for the processes of a container (see `decision`).
+`--trust` allows all of them for one command, ORCHESTRATOR_TRUST for the processes of a container (see `consent`).
 Consents, pins of tools and the key of the signatures are files in one folder outside of every project (see `state`).
 
 A file is identified by its own path, with the links of its folder resolved and its own not, and by the working

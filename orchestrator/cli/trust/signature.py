@@ -18,7 +18,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli.trust.state import read_state, write_state
@@ -48,8 +48,9 @@ def is_own(launch: object) -> bool:
     if not isinstance(signature, str) or not signature.isascii():
         return False
     plain = _unsigned(launch)
+    keys = (key for name in (KEY, f"{_EARLIER}.key") for key in read_state(name) if len(key) == _BYTES)
     try:
-        return any(hmac.compare_digest(signature, _signature(plain, key)) for key in _keys())
+        return any(hmac.compare_digest(signature, _signature(plain, key)) for key in keys)
     except RecursionError:  # no launch of ours is that deep
         return False
 
@@ -61,8 +62,3 @@ def _unsigned(launch: Mapping[str, Any]) -> dict[str, Any]:
 def _signature(plain: Mapping[str, Any], key: bytes) -> str:
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-
-
-def _keys() -> Iterator[bytes]:
-    for name in (KEY, f"{_EARLIER}.key"):
-        yield from (key for key in read_state(name) if len(key) == _BYTES)

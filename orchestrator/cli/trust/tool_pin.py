@@ -23,8 +23,7 @@ from typing import Any
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.trust.consent import unwritable
-from orchestrator.cli.trust.decision import is_everything_allowed
+from orchestrator.cli.trust.consent import is_everything_allowed, unwritable
 from orchestrator.cli.trust.state import read_all_state, read_state, remove_state, write_state
 from orchestrator.errors import ConfigError
 
