@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
-from orchestrator.cli.add_group import group as add
-from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.backtest_group import BacktestOptions
 from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.cli.evaluation_option import EvalOptions
 from orchestrator.cli.exit import EPILOG
-from orchestrator.cli.mcp import group as mcp
-from orchestrator.cli.metrics import group as metrics
-from orchestrator.cli.operate import group as operate
-from orchestrator.cli.ops import group as ops
+from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
 from orchestrator.cli.output import say
-from orchestrator.cli.pipeline_group import group as pipeline
-from orchestrator.cli.ralph_group import group as ralph
-from orchestrator.cli.rlm_group import group as rlm
-from orchestrator.cli.runs_group import group as runs
 from orchestrator.cli.spread import spread, spread_options
 from orchestrator.version import __version__
 
@@ -55,44 +46,71 @@ the end of the recording), and reason if there is one. Each of runs has outcome,
 transitions (how many) and states (visits of each).
 """
 
-app = typer.Typer(
-    name="orchestrator",
-    help="Run LLM agents as an explicit finite state machine: run, watch, replay, draw, check.",
-    epilog=EPILOG,
-    rich_markup_mode=None,  # plain help: quick, and the same in a pipe
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "color": False},
-)
-
 COMPLETION = "_ORCHESTRATOR_COMPLETE"
 """Variable in which a shell asks for completions, with its script of `--install-completion`."""
 
-_built = functools.cache(typer.main.get_command)
-"""Builds the parsers of an application, once for each process."""
+COMMANDS = {
+    "run": CommandEntry("app:run", "Run one prompt and show the states of the machine.", EPILOG),
+    "chat": CommandEntry("app:chat", "Talk to an agent in the terminal.", EPILOG),
+    "worker": CommandEntry("app:worker", "Carry out runs of a PostgreSQL journal until SIGTERM or SIGINT."),
+    "submit": CommandEntry("app:submit", "Submit a run to the workers of a PostgreSQL journal."),
+    "replay": CommandEntry(
+        "app:replay", "Replay recorded conversations through the real state machine.", EPILOG
+    ),
+    "backtest": CommandEntry("app:backtest", "Evaluate another policy on recorded runs."),
+    "eval": CommandEntry("app:evaluate", "Run an evaluation set against an agent.", EPILOG),
+    "graph": CommandEntry("app:graph", "Draw a state machine from its table."),
+    "lint": CommandEntry("app:lint", "Check a state machine; for shipped ones, their hooks too."),
+    "report": CommandEntry("app:report", "Report where runs spent their time, from log lines."),
+    "doctor": CommandEntry("app:doctor", "Check the journal: file, store, every chain, open runs, disk."),
+    "console": CommandEntry("app:console", "Show the runs of a journal in the browser."),
+    "docs": CommandEntry("app:docs", "Print a guide; without TOPIC, list the guides."),
+    "init": CommandEntry("app:init", "Make a project: an agent with tools, a machine, with tests."),
+    "trust": CommandEntry("app:trust", "Trust the present content of configuration files in this folder."),
+    "add": CommandEntry("add_group:group", "Add a state, machine, tool or guard to a project of `init`."),
+    "pipeline": CommandEntry("pipeline_group:group", "Plan, validate, implement, judge; show metrics."),
+    "ralph": CommandEntry("ralph_group:group", "Plan, execute and review tasks in tasks.md."),
+    "rlm": CommandEntry("rlm_group:group", "Answer questions about long texts with code or tools."),
+    "approval": CommandEntry("approval_group:group", "Show, approve, carry out and undo plans for a folder."),
+    "runs": CommandEntry("runs_group:group", "List, show, answer and resume recorded runs."),
+    "operate": CommandEntry("operate:group", "Send operator commands to live engines."),
+    "ops": CommandEntry("ops:group", "Dashboards, alerts and runbooks for graphs."),
+    "metrics": CommandEntry("metrics:group", "Metrics of journals and batch jobs."),
+    "mcp": CommandEntry("mcp:group", "Agents for MCP clients."),
+    "config": CommandEntry("app:config", "Settings of this process."),
+}
+
+
+class Commands(LazyGroup):
+    """The commands of the program."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(COMMANDS, **options)
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="orchestrator",
+    help="Run LLM agents as an explicit finite state machine: run, watch, replay, draw, check.",
+    epilog=EPILOG,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "color": False},
+)
 
 
 @functools.cache
-def _part(name: str) -> typer.Typer:
-    """Return the application with the command or group of this name alone; the whole one if there is none.
-
-    The parsers of all commands take longer to build than most commands take.
-    """
-    part = copy.copy(app)
-    part.registered_groups = [one for one in app.registered_groups if one.name == name]
-    part.registered_commands = [
-        one for one in app.registered_commands if one.callback and (one.name or one.callback.__name__) == name
-    ]
-    return part if part.registered_commands or part.registered_groups else app
+def program() -> Any:
+    """Return the whole command line, built once for each process."""
+    return get_command(app)
 
 
 def execute(arguments: Sequence[str], options: Options) -> int:
     """Run one command line and return its exit code. Errors propagate to `main`."""
     if os.environ.get(COMPLETION):  # a shell asks for completions, or for its script; this ends the process
-        _built(app).main([], prog_name="orchestrator", complete_var=COMPLETION)
-    command = _built(_part(arguments[0]) if arguments else app)
+        program().main([], prog_name="orchestrator", complete_var=COMPLETION)
     try:
-        with command.make_context("orchestrator", list(arguments) or ["--help"], obj=options) as context:
-            command.invoke(context)
+        with program().make_context("orchestrator", list(arguments) or ["--help"], obj=options) as context:
+            program().invoke(context)
     except typer.Exit as end:
         return end.exit_code
     return 0
@@ -119,7 +137,6 @@ def options_of_all(
     context.ensure_object(Options).traceback = traceback
 
 
-@app.command(epilog=EPILOG)
 @spread
 def run(options: given.RunOptions) -> int:
     """Run one prompt and show the states of the machine.
@@ -136,7 +153,6 @@ def run(options: given.RunOptions) -> int:
     return run_prompt(options)
 
 
-@app.command(epilog=EPILOG)
 @spread
 def chat(options: ChatOptions) -> int:
     """Talk to an agent in the terminal.
@@ -150,7 +166,6 @@ def chat(options: ChatOptions) -> int:
     return run_chat(options)
 
 
-@app.command()
 @spread
 def worker(options: fleet_option.WorkerOptions) -> int:
     """Carry out runs of a PostgreSQL journal until SIGTERM or SIGINT.
@@ -165,7 +180,6 @@ def worker(options: fleet_option.WorkerOptions) -> int:
     return work(options)
 
 
-@app.command()
 @spread
 def submit(options: fleet_option.SubmitOptions) -> int:
     """Submit a run to the workers of a PostgreSQL journal.
@@ -177,7 +191,6 @@ def submit(options: fleet_option.SubmitOptions) -> int:
     return submit_run(options)
 
 
-@app.command(epilog=EPILOG, help=_REPLAY)
 @spread_options
 def replay(options: given.ReplayOptions) -> int:
     """Replay recorded conversations."""
@@ -186,7 +199,9 @@ def replay(options: given.ReplayOptions) -> int:
     return replay_conversations(options)
 
 
-@app.command()
+replay.__doc__ = _REPLAY
+
+
 @spread
 def backtest(options: BacktestOptions) -> int:
     """Evaluate another policy on recorded runs.
@@ -201,7 +216,6 @@ def backtest(options: BacktestOptions) -> int:
     return backtest_runs(options)
 
 
-@app.command("eval", epilog=EPILOG)
 @spread
 def evaluate(options: EvalOptions) -> int:
     """Run an evaluation set against an agent.
@@ -216,7 +230,6 @@ def evaluate(options: EvalOptions) -> int:
     return run_evaluation(options)
 
 
-@app.command()
 @spread
 def graph(
     name: given.GraphName = "llm_loop",
@@ -236,7 +249,6 @@ def graph(
     draw_graph(GraphOptions(name=name, format=format_, output=output, heat=heat, run=run, journal=journal))
 
 
-@app.command()
 def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
     """Check a state machine; for shipped ones, their hooks too.
 
@@ -247,7 +259,6 @@ def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
     raise typer.Exit(lint_graphs(name, as_json=json))
 
 
-@app.command()
 def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
     """Report where runs spent their time, from log lines.
 
@@ -258,7 +269,6 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
     raise typer.Exit(report_logs(logfile, as_json=json))
 
 
-@app.command()
 @spread
 def doctor(
     at: given.JournalOptions,
@@ -291,7 +301,6 @@ def doctor(
     return examine_journal(**vars(at))
 
 
-@app.command()
 @spread
 def console(options: ConsoleOptions) -> int:
     """Show the runs of a journal in the browser.
@@ -305,7 +314,6 @@ def console(options: ConsoleOptions) -> int:
     return serve_console(options)
 
 
-@app.command()
 def docs(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Topic of a guide.")] = None,
 ) -> None:
@@ -315,7 +323,6 @@ def docs(
     show_guides(topic)
 
 
-@app.command()
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project and of its folder.")],
 ) -> None:
@@ -328,19 +335,6 @@ def init(
     raise typer.Exit(make(name))
 
 
-app.add_typer(add, name="add")
-app.add_typer(pipeline, name="pipeline")
-app.add_typer(ralph, name="ralph")
-app.add_typer(rlm, name="rlm")
-app.add_typer(approval, name="approval")
-app.add_typer(runs, name="runs")
-app.add_typer(operate, name="operate")
-app.add_typer(ops, name="ops")
-app.add_typer(metrics, name="metrics")
-app.add_typer(mcp, name="mcp")
-
-
-@app.command()
 @spread_options
 def trust(options: trust_option.TrustOptions) -> int:
     """Trust the present content of configuration files in this folder.
@@ -355,21 +349,18 @@ def trust(options: trust_option.TrustOptions) -> int:
     return change_trust(options)
 
 
-config = typer.Typer(help="Settings of this process.", rich_markup_mode=None)
-app.add_typer(config, name="config")
-
-
-@config.callback()
-def config_group() -> None:
-    """Show the settings of this process."""
-
-
-@config.command("show")
-def config_show(*, json: given.Json = False) -> None:
+@spread_options
+def config_show(*, json: given.Json = False) -> int:
     """Print the effective settings and the source of each.
 
     Secrets are redacted.
     """
     from orchestrator.cli.config import show_settings
 
-    raise typer.Exit(show_settings(as_json=json))
+    return show_settings(as_json=json)
+
+
+config = LazyGroup(
+    {"show": CommandEntry("app:config_show", "Print the effective settings and the source of each.")},
+    help="Settings of this process.",
+)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli import app, main
+from orchestrator.cli.lazy_group import LazyGroup
 from tests.cli.nursery import Nursery, nursery
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +140,14 @@ class Done(NamedTuple):
 
 
 Cli = Callable[..., Done]
+
+
+def whole_program(group: Any = None) -> Any:
+    """Return the command line, or a group of it, with the modules of all commands imported."""
+    group = app.program() if group is None else group
+    for name in getattr(group, "commands", ()):
+        whole_program(group.load(name) if isinstance(group, LazyGroup) else group.commands[name])
+    return group
 
 
 @pytest.fixture

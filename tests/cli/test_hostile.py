@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from orchestrator.cli import main
-from orchestrator.cli.app import app
 from orchestrator.cli.output import log_stream
 from orchestrator.telemetry.line import writer_to
-from tests.cli.conftest import Done, forget_modules
+from tests.cli.conftest import Done, forget_modules, whole_program
 from tests.cli.hostile import CONTROLS, HOSTILE, MARKS, controls, files, journal, marked
 from tests.cli.test_terminal import Terminal
 
@@ -37,7 +35,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         yield from commands(below, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(whole_program()))
 
 AT = ("--journal", "journal.db")
 TOML = json.dumps(HOSTILE).replace("\x7f", "\\u007f")

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestrator.cli.spread import spread
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, whole_program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,6 @@ def test_members_of_bases_and_of_dataclasses_in_them_are_options_too_and_a_tuple
 def test_the_help_of_each_command_fits_on_one_line_of_80_columns_in_the_list_of_its_group(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.cli.app import app
-
     def lists(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         yield path
         for name, command in group.commands.items():
@@ -120,7 +118,7 @@ def test_the_help_of_each_command_fits_on_one_line_of_80_columns_in_the_list_of_
                 yield from lists(command, (*path, name))
 
     monkeypatch.setenv("COLUMNS", "80")
-    for path in lists(typer.main.get_command(app)):
+    for path in lists(whole_program()):
         said = cli(*path, "--help").out
         listed = said.partition("Commands:")[2].partition("Exit codes")[0]
         assert listed.strip(), path

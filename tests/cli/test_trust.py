@@ -29,7 +29,7 @@ from orchestrator.cli.trust.consent import (
     settings_file,
 )
 from orchestrator.errors import ConfigError
-from tests.cli.conftest import Cli, Done
+from tests.cli.conftest import Cli, Done, whole_program
 from tests.providers.loopback import Loopback, in_a_thread
 from tests.providers.talker import ANSWER, talker
 
@@ -565,10 +565,6 @@ def test_no_file_can_say_that_it_is_trusted(
 
 
 def test_every_command_that_works_in_a_project_takes_trust() -> None:
-    from typer.main import get_command
-
-    from orchestrator.cli.app import app
-
     def lacking(command: Any, path: str) -> Iterator[str]:
         for name, one in getattr(command, "commands", {}).items():
             yield from lacking(one, f"{path} {name}")
@@ -576,4 +572,4 @@ def test_every_command_that_works_in_a_project_takes_trust() -> None:
         if options & {"--journal", "--project"} and "--trust" not in options:
             yield path
 
-    assert list(lacking(get_command(app), "orchestrator")) == []
+    assert list(lacking(whole_program(), "orchestrator")) == []

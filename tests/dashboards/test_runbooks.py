@@ -11,10 +11,8 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-import typer
 
 from orchestrator.cli import main
-from orchestrator.cli.app import app
 from orchestrator.cli.docs import read_guide
 from orchestrator.errors import LLMError
 from orchestrator.kernel.record import (
@@ -35,6 +33,7 @@ from orchestrator.ops.pack import shipped
 from orchestrator.ops.rule import Profile, said_by
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator_guards import Verdict
+from tests.cli.conftest import whole_program
 from tests.dashboards.lint import runbook, runbook_queries
 from tests.dashboards.monitoring import ROOT
 from tests.derived import HINT, alerts_table
@@ -45,7 +44,7 @@ SCHEMA = json.loads((files("orchestrator.telemetry") / "log_schema.json").read_t
 NO_ORDER = {"OrchestratorBudgetHeadroomLow"}
 SHARED_SLOTS = {"OrchestratorQueueWaitHigh"}
 """Alerts whose guilty run may be of another agent of the engine."""
-COMMAND = typer.main.get_command(app)
+COMMAND = whole_program()
 
 _ERROR = LLMError("503", kind="server_error")
 _USED_UP = Verdict(False, "iterations", 5, 5)
