@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from orchestrator.kernel.abandonment import AbandonableTask, AbandonPolicy, here, until_ended
 from orchestrator.kernel.clock import Clock
@@ -23,7 +23,7 @@ class CancelScope:
     `run.control.cancel_seconds` is abandoned.
     """
 
-    __slots__ = ("_before", "_caller", "_clock", "_fired", "_handle", "_loop", "_run", "_work")
+    __slots__ = ("_before", "_clock", "_fired", "_handle", "_loop", "_run", "caller", "work")
 
     def __init__(self, run: Run[Any, Any], clock: Clock) -> None:
         caller = asyncio.current_task()
@@ -31,11 +31,12 @@ class CancelScope:
             raise RuntimeError("a run is driven inside a task")
         self._run = run
         self._clock = clock
-        self._caller = caller
+        self.caller = caller
         self._loop = asyncio.get_running_loop()
         self._before = caller.cancelling()
         self._handle: asyncio.Handle | None = None
-        self._work: AbandonableTask[None] | None = None
+        self.work: AbandonableTask[None] | None = None
+        """The task of the work, while it runs."""
         self._fired = False
 
     async def let(self, work: Coroutine[Any, Any, None]) -> None:
@@ -43,7 +44,7 @@ class CancelScope:
         self._run.control.interrupt = self._interrupt
         self._fired = False
         policy = AbandonPolicy(self._clock, self._run.control.cancel_seconds, self._abandoned)
-        task = self._work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
+        task = self.work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
         late = None
         try:
             late = await until_ended((task,))
@@ -56,7 +57,7 @@ class CancelScope:
             if not self._fired or self.cancelled():
                 raise
         finally:
-            self._run.control.interrupt = self._work = None
+            self._run.control.interrupt = self.work = None
             if self._handle is not None:
                 self._handle.cancel()
                 self._handle = None
@@ -67,9 +68,9 @@ class CancelScope:
         Call it between hooks. If neither the run nor its caller is to stop, it withdraws the requests in the task of
         the work.
         """
-        if self._caller.cancelling() > self._before:
+        if self.caller.cancelling() > self._before:
             return True
-        work = self._work
+        work = self.work
         while work is not None and not self._fired and work.task.cancelling():
             work.task.uncancel()
         return False
@@ -80,7 +81,7 @@ class CancelScope:
 
     def requests(self) -> int:
         """Return how often the caller or `run.stop()` asked the work to stop."""
-        return self._caller.cancelling() + self._fired
+        return self.caller.cancelling() + self._fired
 
     def _interrupt(self) -> None:
         # Not at once: a hook that stops its own run is interrupted at its next await, not at its end.
@@ -88,9 +89,9 @@ class CancelScope:
             self._handle = self._loop.call_soon(self._fire)
 
     def _fire(self) -> None:
-        if self._work is not None:
+        if self.work is not None:
             self._fired = True
-            self._work.cancel()
+            self.work.cancel()
 
     def _abandoned(self, kind: str, name: str) -> WorkAbandoned:
         run = self._run
@@ -104,6 +105,8 @@ class CallerScope:
     """Takes the place of a CancelScope: the work stays in the task of its caller, and nothing else stops it."""
 
     __slots__ = ("_in_loop",)
+    caller: ClassVar = None
+    work: ClassVar = None
 
     def __init__(self, *, in_loop: bool) -> None:
         self._in_loop = in_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time as system_time
 from collections.abc import Callable
 from typing import Protocol
@@ -81,24 +82,26 @@ class Alarm:
     fires, whether the limit was moved.
     """
 
-    __slots__ = ("_callback", "_clock", "_due", "_rings_at", "_timer")
+    __slots__ = ("_callback", "_clock", "_timer", "due", "rings_at")
 
     def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
         self._clock = clock
         self._callback = callback
-        self._due: float | None = None
+        self.due: float | None = None
+        """When to call back (monotonic seconds). It may be set to a later time than `rings_at` without `set`."""
         self._timer: Cancellable | None = None
-        self._rings_at = 0.0
+        self.rings_at = math.inf
+        """When the timer checks `due`; infinite without a timer."""
 
     def set(self, due: float | None) -> None:
         """Call back at `due` (monotonic seconds), or never for None; replaces the earlier setting."""
-        self._due = due
-        if due is not None and (self._timer is None or due < self._rings_at):
+        self.due = due
+        if due is not None and due < self.rings_at:
             self._arm(due)
 
     def cancel(self) -> None:
         """Cancel the callback."""
-        self._due = None
+        self.due, self.rings_at = None, math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -106,15 +109,15 @@ class Alarm:
     def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = due
+        self.rings_at = due
         self._timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
-        if self._due is None:
+        self._timer, self.rings_at = None, math.inf
+        if self.due is None:
             return
-        if self._clock.monotonic() < self._due:
-            self._arm(self._due)
+        if self._clock.monotonic() < self.due:
+            self._arm(self.due)
         else:
-            self._due = None
+            self.due = None
             self._callback()

@@ -1,6 +1,6 @@
 """Drives runs through a machine: one event at a time, hooks in the order of looplab, one failure path.
 
-`TransitionExecutor.execute` defines the order of hooks. The `enter_` hook does the work of its state and returns the
+`TransitionExecutor.trigger` defines the order of hooks. The `enter_` hook does the work of its state and returns the
 event that leaves it. The driver fires it in its own loop, so the stack does not grow with the length of a run.
 """
 
@@ -296,7 +296,7 @@ class Driver:
 
     async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
         """Fire events until the run ends, parks or is stopped; errors become the failure event."""
-        turns, cursor, control = 0, run.cursor, run.control
+        turns, cursor, control, caller = 0, run.cursor, run.control, scope.caller
         while not (cursor.ended or control.halted):
             event = None if cursor.entry_pending else cursor.pending_event
             try:
@@ -311,7 +311,12 @@ class Driver:
                 return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
                 self._raised(run, scope, event, error)
-            if scope.cancelled() and not cursor.ended:
+            if (
+                caller is not None
+                and (caller.cancelling() or (scope.work is not None and scope.work.task.cancelling()))
+                and scope.cancelled()
+                and not cursor.ended
+            ):
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:

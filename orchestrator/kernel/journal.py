@@ -22,6 +22,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from orchestrator.errors import JournalError
@@ -52,13 +53,8 @@ class Draft(NamedTuple):
     body: Mapping[str, Any]
 
 
-def draft(kind: str, body: Mapping[str, Any]) -> Draft:
-    """Return a Draft. A turn makes seven, and the generated constructor of a NamedTuple takes three times as long."""
-    made: Draft = _new_tuple(Draft, (kind, body))
-    return made
-
-
-_new_tuple: Callable[..., Any] = tuple.__new__
+draft: Callable[[tuple[str, Mapping[str, Any]]], Draft] = partial(tuple.__new__, Draft)
+"""Makes a Draft of its two values, in C: a turn makes seven."""
 
 
 class Record(NamedTuple):

@@ -110,7 +110,6 @@ class Machine(transitions.Machine):
         super().__init__(
             model=None, states=None, initial=None, auto_transitions=False, model_attribute="state"
         )
-        self.compiled.events = self.events  # type: ignore[assignment]  # our event_cls
         self._build(graph, hooks)
         self.compiled.graph = graph
         for _, callbacks in self._slots():
@@ -212,7 +211,6 @@ class Machine(transitions.Machine):
             )
         compiled, graph = self.compiled, self._compiled_whole()
         saved, self._changing = _Saved(self), True
-        compiled.events = dict(self.events)  # type: ignore[arg-type]  # our event_cls
         try:
             yield self
             self._changing = False
@@ -225,7 +223,6 @@ class Machine(transitions.Machine):
             raise
         finally:
             self._changing = False
-            compiled.events = self.events  # type: ignore[assignment]  # our event_cls
         self._accepted(changed)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -275,6 +272,10 @@ class Machine(transitions.Machine):
         Raises UnknownEvent, or InvalidEvent for none.
         """
         return self.compiled.steps.get((state, event)) or self._compiled(value_of(state), value_of(event))
+
+    def steps_for(self, state: str, event: str, event_object: object) -> tuple[CompiledTransition, ...]:  # noqa: ARG002
+        """Return the possible steps of an event that has an object, as `steps` does."""
+        return self.steps(state, event)
 
     def events_from(self, state: str) -> tuple[StrEnum, ...]:
         """Return the events that have a transition from `state`, sorted by name; no condition is evaluated."""

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -32,8 +31,6 @@ from orchestrator.kernel.record import (
     RunCompleted,
     RunParked,
     RunStarted,
-    Transition,
-    TransitionNote,
 )
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import CompiledTransition, MachineCondition
@@ -72,11 +69,15 @@ class Reporter:
 
     def send(self, run: Run[Any, Any]) -> None:
         """Publish the facts that were held back."""
-        writes = run.writes
+        writes, routes = run.writes, self._routes
         if writes.unpublished:
             facts, writes.unpublished = writes.unpublished, []
             for fact in facts:
-                self.publish(fact)
+                for receive in routes[type(fact)]:
+                    try:
+                        receive(fact)
+                    except Exception as error:  # noqa: BLE001 - as in `publish`
+                        self._observer_failed(routes.observer(type(fact), receive), error)
 
     def started(self, run: Run[Any, Any], at: float) -> None:
         """Publish that a driver took the run."""
@@ -124,26 +125,6 @@ class Reporter:
                 run.agent,
             )
         )
-
-    def transition(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition:
-        """Return the fact about a step that is being committed at monotonic time `now`."""
-        cursor, ctx, note = run.cursor, run.ctx, run.writes.note
-        event, source, dest = step.names
-        fact = Transition(
-            run.graph.name,
-            run.run_id,
-            cursor.seq,
-            event,
-            source,
-            dest,
-            now - cursor.entered_at,
-            self._clock.time(),
-            getattr(ctx, "iteration", 0),
-            step.guard_name,
-            step.internal,
-            getattr(ctx, "verdict", None) if step.ends else None,
-        )
-        return fact if note is None else _annotated(fact, note)
 
     def guard(
         self,
@@ -202,11 +183,6 @@ def _identity(run: Run[Any, Any]) -> tuple[str, str, str | None]:
     """Return name and version of the agent of a run, and the id of its conversation."""
     data = run.data or {}
     return run.agent, str(data.get("agent_version", "")), getattr(run.ctx, "conversation_id", None)
-
-
-def _annotated(fact: Transition, note: TransitionNote) -> Transition:
-    dwell = fact.dwell if note.seconds is None else note.seconds
-    return replace(fact, dwell=dwell, tokens=note.tokens, reason=note.reason)
 
 
 class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):

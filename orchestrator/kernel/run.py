@@ -260,7 +260,7 @@ class Run(Generic[Ctx, Deps]):
         """
         control = self.control
         if control.lease is not None and not control.detached:
-            self.writes.drafts.append(draft(kind, body))
+            self.writes.drafts.append(draft((kind, body)))
 
     def attach_guards(self, rows: Sequence[Any], decided: object = None) -> None:
         """Add the rows of guards to the record of the next transition, which they led to.

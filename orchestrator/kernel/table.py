@@ -3,7 +3,7 @@
 `transitions` lets a machine name its `state_cls`, `transition_cls`, `condition_cls` and `event_cls`; its own
 `extensions/asyncio.py` builds the asynchronous machine that way, and so does this module. The objects keep the
 library's attributes (`on_enter`, `on_exit`, `conditions`, `prepare`, `before`, `after`, `source`, `dest`) and its
-methods (`add_callback`, `trigger`, `execute`). The README of this folder lists the differences from AsyncMachine.
+methods (`add_callback`, `trigger`). The README of this folder lists the differences from AsyncMachine.
 
 A `CompiledTransition` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a
 list changes.
@@ -12,7 +12,7 @@ list changes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -236,8 +236,6 @@ class CompiledTable:
     instead.
     """
 
-    events: Mapping[str, MachineEvent] = field(default_factory=dict)
-    """The machine's own mapping: name -> event."""
     graph: Graph | None = None
     """The table as a Graph."""
     steps: dict[tuple[str, str], tuple[CompiledTransition, ...]] = field(default_factory=dict)
@@ -271,17 +269,6 @@ class MachineTransition(Watched, core.Transition):
     number: int
     """Position in the table."""
 
-    def execute(  # type: ignore[override]  # the run is our event data, and the caller awaits it
-        self, run: Run[Any, Any], step: CompiledTransition, began: float
-    ) -> Coroutine[Any, Any, bool]:
-        """Return the execution of this transition, whose conditions hold: `TransitionExecutor.execute`.
-
-        `began` is the time of the trigger, in monotonic seconds.
-        """
-        executor = run.control.executor
-        assert executor is not None  # noqa: S101 - Event.trigger looked
-        return executor.execute(run, step, began)
-
 
 class MachineEvent(core.Event):
     """An event: for each source its transitions, in the order of the table."""
@@ -305,25 +292,12 @@ class MachineEvent(core.Event):
             callbacks.bound = tuple(self.machine.named_hooks(kind, self.name))
             callbacks[:0] = callbacks.bound
 
-    def trigger(  # type: ignore[override]  # the caller awaits it
-        self, run: Run[Any, Any]
-    ) -> Coroutine[Any, Any, bool]:
-        """Choose the first transition whose conditions hold, and return its execution, which the caller awaits at once.
+    def trigger(self, run: Run[Any, Any]) -> Coroutine[Any, Any, bool]:  # type: ignore[override]
+        """Return the execution of this event, `TransitionExecutor.trigger`, which the caller awaits at once.
 
-        Raises InvalidEvent if no transition leaves the present state, Refused if no condition holds, RunError if no
-        driver has the run.
+        Raises RunError if no driver has the run.
         """
         executor = run.control.executor
         if executor is None:
             raise RunError(f"run {run.run_id!r} has no driver; fire events with Driver.fire or Driver.drive")
-        began = executor.now()
-        cursor = run.cursor
-        steps = run.table.steps.get((cursor.state, self.name)) or run.machine.steps(cursor.state, self.name)
-        step = steps[0]
-        if step.prepare or (len(steps) > 1 and any(one.prepare for one in steps)):
-            return executor.prepare_and_execute(run, steps, began)
-        if step.conditions:
-            step = executor.choose(run, steps)
-        else:
-            cursor.step = step
-        return step.transition.execute(run, step, began)
+        return executor.trigger(run, run.graph.events(self.name))

@@ -1,9 +1,10 @@
-"""Services of a driver for one transition of a run: guards, hooks, journal, state, observers."""
+"""One transition of a run: guards, hooks, journal, state, observers. `TransitionExecutor.trigger` is the algorithm."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -14,17 +15,17 @@ from orchestrator.kernel.clock import WHOLE, Clock
 from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import GuardEvaluated, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import CompiledTransition
-from orchestrator.kernel.writer import Late, Writer
+from orchestrator.kernel.writer import Writer
 from orchestrator_guards.evaluation import foreign_row, row_of
 from orchestrator_guards.verdict import GUARD_NAMES, Verdict
 
 
 class TransitionExecutor:
-    """Carries out transitions: `choose` evaluates the guards, and `execute` is the algorithm behind them.
+    """Carries out transitions: `trigger` is their algorithm, `enter` runs the hooks of a state.
 
     At each await the run can be continued from its present position. While `run.control.halted` is set, no further
     hook starts.
@@ -34,20 +35,11 @@ class TransitionExecutor:
         self._report = report
         self._writer = writer
         self.now = clock.monotonic
+        self._time = clock.time
         self.journals = writer is not None
         """Whether transitions become records."""
         self._mute = writer is None and not report.observed
         """Whether there is neither a journal nor an observer."""
-
-    def trigger(self, run: Run[Any, Any], event: StrEnum) -> Coroutine[Any, Any, bool]:
-        """Trigger an event in the table of the library; the caller awaits its transition.
-
-        Raises as `Event.trigger` does.
-        """
-        cursor, table = run.cursor, run.table
-        cursor.hook, cursor.committed = "", False
-        found = table.events.get(event) or run.machine.event(cursor.state, event)
-        return found.trigger(run)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Continue a run in a state whose work was interrupted: the enter hooks, then the after hooks of the edge."""
@@ -93,7 +85,10 @@ class TransitionExecutor:
         control, cursor = run.control, run.cursor
         expires_at = control.expires_at
         limit = run.graph.time_limits.get(cursor.state) if control.overdue is None else None
-        return _earlier(expires_at, cursor.entered_at, limit)
+        if limit is None:
+            return expires_at
+        due = cursor.entered_at + limit
+        return due if expires_at is None or due <= expires_at else expires_at
 
     def arm(self, run: Run[Any, Any]) -> None:
         """Set the run's alarm, if it has one, to its next limit."""
@@ -119,73 +114,64 @@ class TransitionExecutor:
             cause = control.overdue = StateTimeout(run.cursor.state, limit)
         run.stop(cause)
 
-    # ---- the parts of a transition, in their order ----
+    # ---- one transition ----
 
-    def choose(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> CompiledTransition:
-        """Return the first transition whose conditions hold; each guard is evaluated once and counted.
-
-        Raises Refused if there is none, and the errors of guards.
-        """
-        run.cursor.step = steps[0]
-        denial: Any = None
-        for step in steps:
-            verdict = self._allowed(run, step) if step.conditions else True
-            if verdict is True:
-                run.cursor.step = step
-                return step
-            denial = verdict
-        explain = getattr(denial, "explain", None)
-        reason = f"guard {run.cursor.hook.removeprefix('when:')} said no" if explain is None else explain()
-        raise Refused(
-            reason, graph=run.graph.name, state=run.cursor.state, event=steps[0].event, verdict=denial
-        )
-
-    async def prepare_and_execute(
-        self, run: Run[Any, Any], steps: Sequence[CompiledTransition], began: float
+    async def trigger(  # noqa: C901, PLR0912, PLR0915 - the algorithm of a transition, in one place and in its order
+        self, run: Run[Any, Any], event: StrEnum
     ) -> bool:
-        """Choose as `choose` does, but run the prepare callbacks of each transition before its conditions."""
-        refusal: Refused | None = None
-        for step in steps:
-            run.cursor.step = step
-            await self._callbacks(run, step.prepare)
-            if run.control.halted:
-                return False
-            try:
-                self.choose(run, (step,))
-            except Refused as error:
-                refusal = error
-            else:
-                return await step.transition.execute(run, step, began)
-        assert refusal is not None  # noqa: S101 - there is at least one step
-        raise refusal
+        """Fire an event: choose the transition whose conditions hold, and carry it out.
 
-    async def execute(  # noqa: C901, PLR0912 - the algorithm of a transition, in one place and in its order
-        self, run: Run[Any, Any], step: CompiledTransition, began: float
-    ) -> bool:
-        """Carry out a transition whose conditions hold: hooks that can veto, record, state, observers, other hooks.
-
-        Args:
-            run: The run. Its cursor has this step.
-            step: The transition.
-            began: When the event was triggered, in monotonic seconds.
+        Hooks that can veto, the record, the state, observers, the other hooks.
 
         Returns:
             False if the run was stopped before its state changed.
 
         Raises:
+            UnknownEvent: The table has no such event.
+            InvalidEvent: No transition of the event leaves the present state.
+            Refused: No condition holds.
             MachineError: A hook has changed the state.
             CancelledError: The caller was cancelled while the record was written. No further hook has run.
-            Exception: The errors of hooks and of the journal.
+            Exception: The errors of guards, of hooks and of the journal.
         """
-        cursor, control, writes = run.cursor, run.control, run.writes
-        _, source, dest = step.names
+        cursor, control, writes, report = run.cursor, run.control, run.writes, self._report
+        cursor.hook, cursor.committed = "", False
+        began = self.now()
+
+        # The first transition whose conditions hold.
+        if cursor.event_object is None:
+            steps = run.table.steps.get((cursor.state, event)) or run.machine.steps(cursor.state, event)
+        else:
+            steps = run.machine.steps_for(cursor.state, event, cursor.event_object)
+        step = cursor.step = steps[0]
+        now = began
+        if step.prepare or (len(steps) > 1 and any(one.prepare for one in steps)):
+            chosen = await self._prepared(run, steps)
+            if chosen is None:
+                return False
+            step = chosen
+            now = self.now() if step.prepare else began
+        elif step.conditions:
+            step = self.choose(run, steps)
+        name_of_event, source, dest = step.names
 
         # before_<event>, before_event, leave_<source>, leave_state: their time does not count for the kernel
-        now = self.now() if step.prepare else began
         if step.ahead:
             asked = self.now()
-            if not await self._let_veto(run, step):
-                return False
+            if step.settle_first and self._writer is not None:
+                await self._settle(self._writer, run, step)
+            for name, hook in step.ahead:
+                cursor.hook = name
+                try:
+                    answer = await hook(run)
+                    if answer is not None:
+                        _refuse_event(name, hook, answer)
+                except Exception as error:  # noqa: BLE001 - raised again, or published on a failure edge
+                    if not step.failing:
+                        self._veto(run, step, error)
+                    report.failed(run, step.event, error)
+                if control.halted:
+                    return False
             now = self.now()
             began += now - asked
 
@@ -196,19 +182,59 @@ class TransitionExecutor:
             cursor.seq += 1
         elif not control.detached:
             cursor.seq += 1
-            fact = self._report.transition(run, step, now)
+            fact = Transition(
+                run.graph.name,
+                run.run_id,
+                cursor.seq,
+                name_of_event,
+                source,
+                dest,
+                now - cursor.entered_at,
+                self._time(),
+                getattr(run.ctx, "iteration", 0),
+                step.guard_name,
+                step.internal,
+                getattr(run.ctx, "verdict", None) if step.ends else None,
+            )
+            if writes.note is not None:
+                fact = _annotated(fact, writes.note)
             writes.unpublished.append(fact)
             if self._writer is not None:
-                self._draft(run, step, fact, now)
+                elapsed = now - (cursor.started_at or 0.0)
+                body: dict[str, Any] = {
+                    "seq": cursor.seq,
+                    "event": name_of_event,
+                    "source": source,
+                    "dest": dest,
+                    "at": fact.at,
+                    "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`
+                }
+                if step.internal:
+                    body["internal"] = True
+                if (
+                    step.failing
+                    or writes.guards is not None
+                    or writes.note is not None
+                    or (writes.attempts is not None or writes.table_members is not None)
+                ):
+                    _attach(run, step, body)
+                writes.drafts.append(draft(("transition", body)))
+                writes.seconds = 0.0
                 if step.folded and control.folds:
                     writes.has_transition = True  # written with the next one
                 else:
                     asked = self.now()
                     self._writer.context(run)
-                    writing = self._write(self._writer, run, step)
-                    writes.seconds += self.now() - asked
-                    if writing is not None:
-                        late = await writing
+                    try:
+                        writing = self._writer.write(run)
+                        if writing is not None:
+                            late = await writing
+                    except Exception as error:
+                        if not step.failing or isinstance(error, Fenced):
+                            raise
+                        report.failed(run, step.event, error)  # a broken journal prevents no failure
+                    finally:
+                        writes.seconds += self.now() - asked
         elif not step.failing:
             raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
 
@@ -225,14 +251,19 @@ class TransitionExecutor:
                 if control.interruption is control.overdue:
                     control.interruption = None
                 control.overdue = None
-            if control.alarm is not None:
-                control.alarm.set(_earlier(control.expires_at, now, step.seconds))
+            if (alarm := control.alarm) is not None:
+                due = control.expires_at
+                if step.seconds is not None and (due is None or now + step.seconds < due):
+                    due = now + step.seconds
+                alarm.due = due
+                if due is not None and due < alarm.rings_at:
+                    alarm.set(due)
 
         # Observers. They hear of a folded transition when its record is written.
         if fact is not None:
             fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]  # no observer has it yet
         if not writes.has_transition:
-            self._report.send(run)
+            report.send(run)
         if late is not None:
             raise late
 
@@ -243,49 +274,72 @@ class TransitionExecutor:
             self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
         )
 
-    async def _let_veto(self, run: Run[Any, Any], step: CompiledTransition) -> bool:
-        """Run the hooks that can veto; on a failure edge their errors are only published. Returns False if halted."""
-        if step.settle_first and self._writer is not None:
-            await self._settle(self._writer, run, step)
-        for name, hook in step.ahead:
-            run.cursor.hook = name
-            try:
-                answer = await hook(run)
-                if answer is not None:
-                    _refuse_event(name, hook, answer)
-            except Exception as error:  # noqa: BLE001 - raised again, or published where nothing may keep the run
-                if not step.failing:
-                    self._veto(run, step, error)
-                self._report.failed(run, step.event, error)
-            if run.control.halted:
-                return False
-        return True
+    def choose(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> CompiledTransition:
+        """Return the first transition whose conditions hold; each guard is evaluated once and counted.
 
-    def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
-        """Return True if every condition of a transition holds, else the answer of the first that does not."""
-        for condition in step.conditions:
-            run.cursor.hook = condition.label
-            try:
-                answer = condition.evaluate(run)
-                allowed = condition.allows(answer)
-            except Exception as error:
-                self._report.guard(run, step, condition, "error")
-                if not step.failing:
-                    raise
-                self._report.failed(run, step.event, error)
+        Raises Refused if there is none, and the errors of guards.
+        """
+        cursor, writes = run.cursor, run.writes
+        cursor.step = steps[0]
+        denial: Any = None
+        for step in steps:
+            for condition in step.conditions:
+                cursor.hook = condition.label
+                try:
+                    answer = condition.evaluate(run)
+                    allowed = condition.allows(answer)
+                except Exception as error:
+                    self._report.guard(run, step, condition, "error")
+                    if not step.failing:
+                        raise
+                    self._report.failed(run, step.event, error)
+                    denial = None
+                    break
+                if self.journals and answer is not writes.decided:  # otherwise a hook has recorded it
+                    run.attach_guards((_guard_row(condition.name, answer),))
+                if GuardEvaluated in writes.observed_kinds:
+                    self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)
+                if not allowed:
+                    denial = answer if answer is not True else None
+                    break
+            else:
+                cursor.step = step
+                return step
+        explain = getattr(denial, "explain", None)
+        reason = f"guard {cursor.hook.removeprefix('when:')} said no" if explain is None else explain()
+        raise Refused(reason, graph=run.graph.name, state=cursor.state, event=steps[0].event, verdict=denial)
+
+    async def _prepared(
+        self, run: Run[Any, Any], steps: Sequence[CompiledTransition]
+    ) -> CompiledTransition | None:
+        """Choose as `choose` does, but run the prepare callbacks of each transition before its conditions.
+
+        Returns None if the run was stopped meanwhile.
+        """
+        refusal: Refused | None = None
+        for step in steps:
+            run.cursor.step = step
+            await self._callbacks(run, step.prepare)
+            if run.control.halted:
                 return None
-            if self.journals and answer is not run.writes.decided:  # otherwise a hook has recorded it
-                run.attach_guards((_guard_row(condition.name, answer),))
-            self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)
-            if not allowed:
-                return answer if answer is not True else None
-        return True
+            try:
+                return self.choose(run, (step,))
+            except Refused as error:
+                refusal = error
+        assert refusal is not None  # noqa: S101 - there is at least one step
+        raise refusal
 
     async def _settle(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> None:
         """Make everything durable that a hook of the host may depend on, including the work of the present state."""
         writer.context(run, step.event)
-        writing = self._write(writer, run, step)
-        late = None if writing is None else await writing
+        late = None
+        try:
+            writing = writer.write(run)
+            late = None if writing is None else await writing
+        except Exception as error:
+            if not step.failing or isinstance(error, Fenced):
+                raise
+            self._report.failed(run, step.event, error)
         self._report.send(run)
         if late is not None:
             raise late
@@ -296,64 +350,6 @@ class TransitionExecutor:
             raise error
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
-
-    def _draft(self, run: Run[Any, Any], step: CompiledTransition, fact: Transition, now: float) -> None:
-        """Draft the record of a step, with all that was noted for it."""
-        cursor, writes = run.cursor, run.writes
-        elapsed = now - (cursor.started_at or 0.0)
-        body: dict[str, Any] = {
-            "seq": fact.seq,
-            "event": fact.event,
-            "source": fact.source,
-            "dest": fact.dest,
-            "at": fact.at,
-            "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`
-        }
-        if fact.internal:
-            body["internal"] = True
-        if step.failing and cursor.failure is not None:
-            body["error"] = error_body(cursor.failure)
-        if writes.guards is not None:
-            body["guards"] = writes.guards
-            writes.guards = writes.decided = None
-        if writes.attempts is not None:
-            body["attempts"], writes.attempts = writes.attempts, None
-        if writes.table_members is not None:
-            body |= writes.table_members
-            writes.table_members = None
-        if (note := writes.note) is not None:
-            members = {"tokens": note.tokens, "reason": note.reason}
-            body |= {name: value for name, value in members.items() if value}
-            if note.seconds is not None:
-                body["dwell"] = note.seconds
-        writes.drafts.append(draft("transition", body))
-        writes.seconds = 0.0
-
-    def _write(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Write the drafts. A broken journal cannot prevent that a failed run fails. Returns as `Writer.write` does."""
-        try:
-            writing = writer.write(run)
-        except Exception as error:  # noqa: BLE001 - raised again where the run may not go on
-            self._unwritten(run, step, error)
-            return None
-        return None if writing is None else self._written(writing, run, step)
-
-    async def _written(
-        self, writing: Late, run: Run[Any, Any], step: CompiledTransition
-    ) -> asyncio.CancelledError | None:
-        asked = self.now()
-        try:
-            return await writing
-        except Exception as error:  # noqa: BLE001 - as above
-            self._unwritten(run, step, error)
-            return None
-        finally:
-            run.writes.seconds += self.now() - asked
-
-    def _unwritten(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> None:
-        if not step.failing or isinstance(error, Fenced):
-            raise error
-        self._report.failed(run, step.event, error)
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
         """Note that a hook itself chose the failure event: a failed run has an error that says where."""
@@ -381,12 +377,29 @@ def _guard_row(name: str, answer: object) -> Sequence[Any]:
     return foreign_row(name, answer)
 
 
-def _earlier(expires_at: float | None, entered_at: float, seconds: float | None) -> float | None:
-    """Return the earlier one of the end of a run and the end of a state with a limit of so many seconds."""
-    if seconds is None:
-        return expires_at
-    due = entered_at + seconds
-    return due if expires_at is None or due <= expires_at else expires_at
+def _annotated(fact: Transition, note: TransitionNote) -> Transition:
+    dwell = fact.dwell if note.seconds is None else note.seconds
+    return replace(fact, dwell=dwell, tokens=note.tokens, reason=note.reason)
+
+
+def _attach(run: Run[Any, Any], step: CompiledTransition, body: dict[str, Any]) -> None:
+    """Add to the record of a transition what was noted for it."""
+    cursor, writes = run.cursor, run.writes
+    if step.failing and cursor.failure is not None:
+        body["error"] = error_body(cursor.failure)
+    if writes.guards is not None:
+        body["guards"] = writes.guards
+        writes.guards = writes.decided = None
+    if writes.attempts is not None:
+        body["attempts"], writes.attempts = writes.attempts, None
+    if writes.table_members is not None:
+        body |= writes.table_members
+        writes.table_members = None
+    if (note := writes.note) is not None:
+        members = {"tokens": note.tokens, "reason": note.reason}
+        body |= {name: value for name, value in members.items() if value}
+        if note.seconds is not None:
+            body["dwell"] = note.seconds
 
 
 def _refuse_event(name: str, hook: Hook, answer: object) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, cast
@@ -248,14 +248,6 @@ class TypedEvent(MachineEvent):
         super().add_transition(transition)
         self.machine.complete_transition(cast("MachineTransition", transition))
 
-    def trigger(self, run: Run[Any, Any]) -> Coroutine[Any, Any, bool]:  # type: ignore[override]
-        """Choose as `MachineEvent.trigger` does, among the candidates of the event object."""
-        executor = run.control.executor
-        steps = self.machine.candidates(run.cursor.state, type(run.cursor.event_object))
-        if executor is None or len(steps) < 2 or not any(step.event == self.name for step in steps):  # noqa: PLR2004
-            return super().trigger(run)
-        return executor.prepare_and_execute(run, steps, executor.now())
-
 
 class TypedMachine(Machine):
     """A compiled typed machine. `candidates` returns the possible transitions of an event object."""
@@ -288,6 +280,11 @@ class TypedMachine(Machine):
             found = tuple(sorted(steps, key=lambda step: step.transition.number))
             self.compiled.candidates[state, kind] = found
         return found
+
+    def steps_for(self, state: str, event: str, event_object: object) -> tuple[CompiledTransition, ...]:
+        """Return the candidates of the object if the event is that of one of them; else the steps of the event."""
+        steps = self.candidates(state, type(event_object))
+        return steps if any(step.event == event for step in steps) else self.steps(state, event)
 
     def event_name(self, state: str, kind: type) -> str:
         """Return the event that an object of this class triggers. An event that leads nowhere has a name, too."""

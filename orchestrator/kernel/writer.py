@@ -33,6 +33,8 @@ class Writer:
         self._report = report
         self._clock = clock
         self._codec = codec
+        self._is_watched = JournalWrite in report.observed
+        """Whether an observer receives the facts about writes."""
         self._at_once = bool(getattr(journal, "at_once", False))
         self._head: Callable[[str], Awaitable[RunHead]] | None = (
             None if self._at_once else getattr(journal, "head", None)
@@ -60,7 +62,7 @@ class Writer:
         try:
             if self._at_once:
                 run.control.lease = await self._journal.create(run.run_id, self.owner, body)
-                self._followed(run, run.control.lease, (draft("created", body),))
+                self._followed(run, run.control.lease, (draft(("created", body)),))
                 return None
             creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
             late = await _done(creating)
@@ -74,7 +76,7 @@ class Writer:
             )
             raise
         run.control.lease = creating.result()
-        self._followed(run, run.control.lease, (draft("created", body),))
+        self._followed(run, run.control.lease, (draft(("created", body)),))
         return late
 
     def context(self, run: Run[Any, Any], following: StrEnum | None = None) -> None:
@@ -88,7 +90,7 @@ class Writer:
                 # Another process may have to write its transition.
                 body["error"] = error_body(run.cursor.failure)
         if body:
-            run.writes.drafts.append(draft("context", body))
+            run.writes.drafts.append(draft(("context", body)))
 
     def write(self, run: Run[Any, Any]) -> Late | None:
         """Make the drafts of the run durable. On failure, detach the run from its journal and raise.
@@ -97,12 +99,27 @@ class Writer:
         append in progress; later drafts are written with the next one. The transitions of failed records are neither
         published nor counted, because no process can resume from them.
         """
-        if run.writes.append is not None:
+        control, writes = run.control, run.writes
+        if writes.append is not None:
             return self._write_next(run)
-        lease = run.control.lease
-        if not run.writes.drafts or run.control.detached or lease is None:
+        lease = control.lease
+        if not writes.drafts or control.detached or lease is None:
             return None
-        return self._append(run, lease)
+        drafts, writes.drafts, writes.has_transition = writes.drafts, [], False
+        blobs, writes.blobs = writes.blobs, None
+        began = lease.proved_at = self._clock.monotonic()
+        try:
+            waiting = self._journal.append(lease, drafts, blobs)
+        except BaseException as error:
+            self._lost(run, len(drafts), began, error)
+            raise
+        if waiting is not None:
+            return self._appended(run, waiting, drafts, began)
+        if self._is_watched:
+            self._note(run, len(drafts), began, "ok")
+        if control.follower is not None:
+            self._followed(run, lease, drafts)
+        return None
 
     async def _write_next(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Write after the append in progress."""
@@ -116,21 +133,6 @@ class Writer:
         writing = self.write(run)
         return late if writing is None else await writing or late
 
-    def _append(self, run: Run[Any, Any], lease: Lease) -> Late | None:
-        writes = run.writes
-        drafts, writes.drafts, writes.has_transition = writes.drafts, [], False
-        blobs, writes.blobs = writes.blobs, None
-        began = lease.proved_at = self._clock.monotonic()
-        try:
-            waiting = self._journal.append(lease, drafts, blobs)
-        except BaseException as error:
-            self._lost(run, len(drafts), began, error)
-            raise
-        if waiting is not None:
-            return self._appended(run, waiting, drafts, began)
-        self._written(run, lease, drafts, began)
-        return None
-
     async def _appended(
         self, run: Run[Any, Any], waiting: Awaitable[None], drafts: Sequence[Draft], began: float
     ) -> asyncio.CancelledError | None:
@@ -141,15 +143,10 @@ class Writer:
         except BaseException as error:
             self._lost(run, len(drafts), began, error)
             raise
-        self._written(run, lease, drafts, began)
-        return late
-
-    def _written(
-        self, run: Run[Any, Any], lease: Lease | None, drafts: Sequence[Draft], began: float
-    ) -> None:
         self._note(run, len(drafts), began, "ok")
         if lease is not None:
             self._followed(run, lease, drafts)
+        return late
 
     def _followed(self, run: Run[Any, Any], lease: Lease, drafts: Sequence[Draft]) -> None:
         """Send the records of the last append to the follower of the run."""
@@ -226,7 +223,7 @@ class Writer:
     def _note(
         self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
     ) -> None:
-        if JournalWrite not in self._report.observed:
+        if not self._is_watched:
             return
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
