@@ -244,9 +244,9 @@ def graph(
 
     With --run or --heat the drawing has what recorded runs did: the path with visits and times, and darker states.
     """
-    from orchestrator.cli.graph import GraphOptions, draw_graph
+    from orchestrator.cli.graph import draw_graph
 
-    draw_graph(GraphOptions(name=name, format=format_, output=output, heat=heat, run=run, journal=journal))
+    draw_graph(name, form=format_, output=output, heat=heat, run=run, journal=journal)
 
 
 def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
@@ -254,7 +254,7 @@ def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
 
     The exit code is 1 when there are problems.
     """
-    from orchestrator.cli.lint import lint_graphs
+    from orchestrator.cli.graph import lint_graphs
 
     raise typer.Exit(lint_graphs(name, as_json=json))
 
@@ -286,15 +286,13 @@ def doctor(
     The exit code is 1 when there are problems. The command also shows how code of models is isolated on this machine
     (`orchestrator rlm isolation`).
     """
-    from orchestrator.cli.doctor import examine_journal, salvage_journal
+    from orchestrator.cli.doctor import examine_journal, restore_drill, salvage_journal
 
     if salvage is not None and restore is not None:
         from orchestrator.errors import ConfigError
 
         raise ConfigError("--salvage and --restore are two commands: give one of them")
     if restore is not None:
-        from orchestrator.cli.drill import restore_drill
-
         return restore_drill(restore, **vars(at))
     if salvage is not None:
         return salvage_journal(salvage, **vars(at))

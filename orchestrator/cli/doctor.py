@@ -1,11 +1,13 @@
-"""`orchestrator doctor`: the integrity of the journal, its open runs, and the isolation of models' code."""
+"""`orchestrator doctor`: the journal and its open runs, the isolation of code of models, and tests of backups."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import stat
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,11 +17,12 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.position import head_reason, holder
-from orchestrator.cli.runs.store import OpenStore, existing, head_json
+from orchestrator.cli.runs.store import OpenStore, existing, head_json, journal_file
 from orchestrator.engines.garbage_collection import garbage_collection_setting, worker_setting
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
-from orchestrator.journal.opening import journal_at
+from orchestrator.journal.difference import JournalDifference, difference
+from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
 from orchestrator.journal.sqlite.place import SIZE, Reserve
 from orchestrator.kernel.journal import ENGINE, Journal, RunHead
@@ -61,7 +64,22 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
     if not isinstance(path, Path):
         return examine_server(path, json=json, given=journal)
     found = DoctorReport(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
-    asyncio.run(_examined(found))
+
+    async def examine() -> None:
+        """Check the journal while a worker for code of models starts, and keep the verdict in it."""
+        async with asyncio.TaskGroup() as tasks:
+            worker = tasks.create_task(isolation.probed())
+            try:
+                async with SqliteJournal(found.path, operator=True) as opened:
+                    found.health = await opened.check()
+                    found.problems += [*found.health.problems, *_faults(found)]
+                    found.unkept = await _keep(opened, found.health, found.problems)
+                found.sizes = _sizes(found.path)
+            except JournalError as error:  # it cannot be opened or read
+                found.problems += [str(error), *_faults(found)]
+        found.isolation = worker.result()
+
+    asyncio.run(examine())
     if json:
         say_json(_plain(found))
     else:
@@ -79,7 +97,12 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
         SqliteJournal.salvage(path, target)
     except RunError as error:
         raise ConfigError(str(error)) from error
-    health = asyncio.run(_checked(target))
+
+    async def check() -> SqliteHealth:
+        async with SqliteJournal(target, operator=True) as salvaged:
+            return await salvaged.check()
+
+    health = asyncio.run(check())
     if json:
         say_json({"journal": str(target.absolute()), "runs": health.runs, "records": health.records})
         return Exit.COMPLETED
@@ -92,26 +115,6 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
     return Exit.COMPLETED
 
 
-async def _examined(found: DoctorReport) -> None:
-    """Check the journal while a worker for code of models starts, and keep the verdict in it."""
-    async with asyncio.TaskGroup() as tasks:
-        worker = tasks.create_task(isolation.probed())
-        try:
-            await _examine(found)
-        except JournalError as error:
-            found.problems += [str(error), *_faults(found)]
-    found.isolation = worker.result()
-
-
-async def _examine(found: DoctorReport) -> None:
-    """Check the journal and keep the verdict in it. Raises JournalError if it cannot be opened or read."""
-    async with SqliteJournal(found.path, operator=True) as journal:
-        found.health = await journal.check()
-        found.problems += [*found.health.problems, *_faults(found)]
-        found.unkept = await _keep(journal, found.health, found.problems)
-    found.sizes = _sizes(found.path)
-
-
 async def _keep(journal: Journal, health: SqliteHealth | ServerHealth, problems: list[str]) -> str:
     """Keep the verdict in the journal, for the console; return why that is not possible, or ""."""
     try:
@@ -119,11 +122,6 @@ async def _keep(journal: Journal, health: SqliteHealth | ServerHealth, problems:
     except RunError as error:
         return str(error)
     return ""
-
-
-async def _checked(path: Path) -> SqliteHealth:
-    async with SqliteJournal(path, operator=True) as journal:
-        return await journal.check()
 
 
 def _sizes(path: Path) -> dict[str, int]:
@@ -135,12 +133,6 @@ def _sizes(path: Path) -> dict[str, int]:
         "wal": log.stat().st_size if log.exists() else 0,
         "blobs": sum(stored),
     }
-
-
-def _reserve(path: Path) -> str:
-    """Return the length of the reserve for operators, for a person."""
-    left = Reserve(path).left()
-    return "none" if left is None else f"{size(left)} of {size(SIZE)}"
 
 
 def _faults(found: DoctorReport) -> Iterator[str]:
@@ -157,7 +149,9 @@ def _lines(found: DoctorReport, journal: SqliteJournal, given: Address | None) -
     yield f"  mode      {found.mode:04o}"
     yield f"  size      {size(sizes['db'])}, log {size(sizes['wal'])}, blobs {size(sizes['blobs'])}"
     if health is not None:
-        yield f"  disk      {size(health.free)} free; reserve for operators: {_reserve(found.path)}"
+        left = Reserve(found.path).left()
+        reserve = "none" if left is None else f"{size(left)} of {size(SIZE)}"
+        yield f"  disk      {size(health.free)} free; reserve for operators: {reserve}"
         yield f"  store     version {health.version}, SQLite {health.sqlite}"
         yield f"  pragmas   {', '.join(f'{name}={value}' for name, value in health.pragmas.items())}"
         state = "every chain proved" if health.ok else "not everything could be proved"
@@ -230,7 +224,6 @@ def open_runs(health: SqliteHealth | ServerHealth, store: OpenStore | None = Non
 
 
 def _plain(found: DoctorReport) -> dict[str, Any]:
-    health = found.health
     data: dict[str, Any] = {
         "journal": str(found.path),
         "exists": True,
@@ -241,15 +234,15 @@ def _plain(found: DoctorReport) -> dict[str, Any]:
         "isolation": isolation.plain(found.isolation),
         "python": garbage_collection_setting(),
     }
+    return data | _plain_health(found.health, ("version", "sqlite", "pragmas", "runs", "records", "free"))
+
+
+def _plain_health(health: SqliteHealth | ServerHealth | None, names: Sequence[str]) -> dict[str, Any]:
+    """Return these members of what a check found, and the runs that have not ended."""
     if health is None:
-        return data
-    plain = asdict(health)
-    names = ("version", "sqlite", "pragmas", "runs", "records", "free")
-    return (
-        data
-        | {name: plain[name] for name in names}
-        | {"open": [head_json(head) for head in not_ended(health)]}
-    )
+        return {}
+    data = {name: getattr(health, name) for name in names}
+    return data | {"open": [head_json(head) for head in not_ended(health)]}
 
 
 # ---- a server's journal ----
@@ -277,7 +270,14 @@ def examine_server(address: JournalAddress, *, json: bool, given: Address | None
     except JournalError as error:
         problems.append(str(error))
     if json:
-        say_json(_plain_server(address, health, problems))
+        data = {
+            "journal": str(address),
+            "ok": not problems,
+            "problems": problems,
+            "python": garbage_collection_setting(),
+        }
+        names = ("version", "server", "settings", "runs", "records", "size")
+        say_json(data | _plain_health(health, names))
         return Exit.FAILED if problems else Exit.COMPLETED
     say(heading(f"journal {address}"))
     if health is not None:
@@ -293,20 +293,130 @@ def examine_server(address: JournalAddress, *, json: bool, given: Address | None
     return Exit.FAILED if problems else Exit.COMPLETED
 
 
-def _plain_server(
-    address: JournalAddress, health: ServerHealth | None, problems: list[str]
-) -> dict[str, Any]:
+# ---- a test of a backup ----
+
+_EXPLAINED = {
+    "missing": "not in the backup",
+    "behind": "lacks its last records",
+    "diverged": "holds other records than the live journal",
+    "removed": "removed from the live journal since",
+    "damaged": "cannot be compared",
+}
+
+
+@dataclass(slots=True)
+class DrillReport:
+    """The findings of a drill. `health` is None if the backup cannot be restored, `lost` if nothing was compared."""
+
+    backup: Address
+    live: Address | None
+    health: SqliteHealth | ServerHealth | None = None
+    lost: JournalDifference | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> int:
+    """Check a backup by restoring it, and compare it with the live journal, if there is one.
+
+    `backup` is a file that `runs backup` wrote, or the address of a database into which a dump was restored. Neither
+    it nor the live journal is changed. Exit code 1 when the backup cannot be restored, is damaged, or diverges.
+    """
+    if isinstance(backup, Path) and not backup.is_file():
+        raise ConfigError(f"there is no backup {backup}: name a file that `orchestrator runs backup` wrote")
+    live = journal_file(journal)
+    found = DrillReport(backup, live if not isinstance(live, Path) or live.is_file() else None)
+    if found.live is None and journal is not None:
+        raise ConfigError(f"there is no journal {live} to compare with: leave --journal out, or name another")
+    with contextlib.ExitStack() as scratch:
+        try:
+            if isinstance(backup, Path):
+                folder = scratch.enter_context(tempfile.TemporaryDirectory(prefix="orchestrator-restore-"))
+                restored: StoredJournal = SqliteJournal(Path(folder) / "journal.db")
+                SqliteJournal.restore(backup, Path(folder) / "journal.db")
+            else:
+                restored = journal_at(backup, only_reads=True)
+            asyncio.run(_drill(found, restored))
+        except JournalError as error:
+            found.problems.append(str(error))
+        if json:
+            say_json(_plain_drill(found))
+        else:
+            for line in _drill_lines(found):
+                say(line)
+    return Exit.FAILED if found.problems else Exit.COMPLETED
+
+
+async def _drill(found: DrillReport, restored: StoredJournal) -> None:
+    async with restored:
+        found.health = await restored.check()
+        found.problems += found.health.problems
+        if found.live is None:
+            return
+        try:
+            async with journal_at(found.live, only_reads=True) as live:
+                found.lost = await difference(restored, live)
+        except JournalError as error:
+            found.problems.append(f"the live journal cannot be compared: {error}")
+            return
+    found.problems += found.lost.problems
+    found.problems += [f"run {run.run_id} {_EXPLAINED['diverged']}" for run in found.lost.of("diverged")]
+    found.problems += [
+        f"run {run.run_id} {_EXPLAINED['damaged']}: {run.why}" for run in found.lost.of("damaged")
+    ]
+
+
+def _drill_lines(found: DrillReport) -> Iterator[str]:
+    yield heading(f"backup {found.backup}")
+    health, lost = found.health, found.lost
+    if health is not None:
+        state = "every chain proved" if health.ok else "not everything could be proved"
+        yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
+        yield from open_runs(health)
+    if lost is not None:
+        yield ""
+        yield heading(f"against the live journal {found.live}")
+        if not lost.runs:
+            yield "  nothing would be lost"
+        else:
+            yield (
+                f"  a restore would lose {many(len(lost.of('missing')), 'run')}, {many(lost.records, 'record')} and "
+                f"{many(lost.requests, 'request')} in all"
+            )
+            if removed := len(lost.of("removed")):
+                yield f"  a restore would bring back {many(removed, 'run')} that the live journal has removed"
+            rows = [
+                (
+                    run.run_id,
+                    run.graph,
+                    run.status,
+                    _EXPLAINED[run.state],
+                    f"{run.records:,}",
+                    f"{run.requests:,}",
+                )
+                for run in lost.runs
+            ]
+            names = ("run", "graph", "status", "in the backup", "records lost", "requests lost")
+            yield from table(names, rows, right=names[-2:])
+    elif found.live is None and health is not None:
+        yield "  there is no live journal to compare it with"
+    yield from judged(found.problems, "the backup can be restored")
+
+
+def _plain_drill(found: DrillReport) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "journal": str(address),
-        "ok": not problems,
-        "problems": problems,
-        "python": garbage_collection_setting(),
+        "backup": str(found.backup),
+        "live": None if found.live is None else str(found.live),
+        "ok": not found.problems,
+        "problems": found.problems,
     }
-    if health is None:
-        return data
-    names = ("version", "server", "settings", "runs", "records", "size")
-    return (
-        data
-        | {name: getattr(health, name) for name in names}
-        | {"open": [head_json(head) for head in not_ended(health)]}
-    )
+    if found.health is not None:
+        opened = [head_json(head) for head in not_ended(found.health)]
+        data |= {"runs": found.health.runs, "records": found.health.records, "open": opened}
+    if found.lost is not None:
+        data["lost"] = {
+            "runs": len(found.lost.of("missing")),
+            "records": found.lost.records,
+            "requests": found.lost.requests,
+        }
+        data["differences"] = [asdict(run) for run in found.lost.runs]
+    return data

@@ -1,21 +1,22 @@
-"""`orchestrator graph`: the table of a state machine as text or as a drawing."""
+"""`orchestrator graph` and `orchestrator lint`: a state machine as text or as a drawing, and its problems."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.cli.output import say, say_more, shown
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, say_more, shown
 from orchestrator.cli.picture import FORMATS as DRAWN
 from orchestrator.cli.picture import check_picture, save_picture
 from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.cli.shipped import named
+from orchestrator.cli.shipped import HOOKS, SHIPPED, named
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.svg import svg
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, GraphError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.diagram import FORMATS
 from orchestrator.kernel.graph import Graph
@@ -29,68 +30,36 @@ _FORMATS: Mapping[str, Callable[[Graph, str | None], str]] = FORMATS
 _ALL = (*FORMATS, *(ending.removeprefix(".") for ending in DRAWN))
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphOptions:
-    """The command line of `graph`."""
-
-    name: str
-    format: str | None
-    output: Path | None
-    heat: Literal["time", "visits"] | None
-    run: str | None
-    journal: Address | None
-
-    @property
-    def form(self) -> str:
-        """The format: the given one, else that of the file, else text."""
-        if self.format is not None:
-            return self.format
-        ending = "" if self.output is None else self.output.suffix.lower()
-        return ending.removeprefix(".") if ending in DRAWN else "mermaid"
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it is a drawing."""
-        return f".{self.form}" in DRAWN
-
-
-def draw_graph(options: GraphOptions) -> None:
+def draw_graph(
+    name: str,
+    *,
+    form: str | None,
+    output: Path | None,
+    heat: Literal["time", "visits"] | None,
+    run: str | None,
+    journal: Address | None,
+) -> None:
     """Print a graph, or write it to a file. Raises ConfigError or MissingExtra."""
-    _check(options)
-    graph = named(options.name)
-    text = svg(graph, _marks(options, graph)) if options.drawn else _FORMATS[options.form](graph, None)
-    if options.output is None:
-        say_more(text)
-    elif options.drawn:
-        save_picture(options.output, text)
-        say(f"{options.output}: graph {shown(graph.name)}")
-    else:
-        options.output.write_text(text, encoding="utf-8")
-        say(f"{options.output}: graph {shown(graph.name)} as {options.form}")
-
-
-def _check(options: GraphOptions) -> None:
-    if options.form not in _ALL:
-        raise ConfigError(f"unknown format {options.form!r}; known: {', '.join(_ALL)}")
-    if options.drawn and options.output is not None:
-        check_picture(options.output, f".{options.form}")
-    if options.form == "png" and options.output is None:
+    if form is None:
+        ending = "" if output is None else output.suffix.lower()
+        form = ending.removeprefix(".") if ending in DRAWN else "mermaid"
+    drawn = f".{form}" in DRAWN
+    if form not in _ALL:
+        raise ConfigError(f"unknown format {form!r}; known: {', '.join(_ALL)}")
+    if drawn and output is not None:
+        check_picture(output, f".{form}")
+    if form == "png" and output is None:
         raise ConfigError("a PNG cannot be printed; name its file with --output FILE.png")
-    if not options.drawn and (options.heat or options.run):
+    if not drawn and (heat or run):
         raise ConfigError("--heat and --run are drawn; use them with --format svg or png")
-
-
-def _marks(options: GraphOptions, graph: Graph) -> GraphMarks | None:
-    """Return what the runs of a journal did: one run, or the newest of the graph."""
-    if options.heat is None and options.run is None:
-        return None
-    heat, name = options.heat or "time", options.run
+    graph = named(name)
+    shade = heat or "time"
 
     async def of_run(store: OpenStore) -> GraphMarks:
-        head = await store.run(name or "")
+        head = await store.run(run or "")
         if head.graph != graph.name:
             raise ConfigError(f"run {head.run_id} belongs to graph {head.graph!r}, not to {graph.name!r}")
-        return run_marks(head, await store.story(head), time.time(), heat=heat)
+        return run_marks(head, await store.story(head), time.time(), heat=shade)
 
     async def of_all(store: OpenStore) -> GraphMarks:
         history = History(limit=0)
@@ -99,6 +68,46 @@ def _marks(options: GraphOptions, graph: Graph) -> GraphMarks | None:
             history.add(story.history)
         if not history.states:
             raise ConfigError(f"{store.journal.address} has no run of graph {graph.name!r} with a transition")
-        return path_marks(history, heat=heat)
+        return path_marks(history, heat=shade)
 
-    return at_journal(options.journal, of_all if name is None else of_run, only_reads=True)
+    marks = None
+    if heat is not None or run is not None:
+        marks = at_journal(journal, of_all if run is None else of_run, only_reads=True)
+    text = svg(graph, marks) if drawn else _FORMATS[form](graph, None)
+    if output is None:
+        say_more(text)
+    elif drawn:
+        save_picture(output, text)
+        say(f"{output}: graph {shown(graph.name)}")
+    else:
+        output.write_text(text, encoding="utf-8")
+        say(f"{output}: graph {shown(graph.name)} as {form}")
+
+
+def lint_graphs(name: str | None, *, as_json: bool) -> int:
+    """Print the problems of one graph, or of all shipped ones; exit code 1 when there are any."""
+    found: dict[str, list[object]] = {}
+    for each in [name] if name else SHIPPED:
+        try:
+            found[each] = list(named(each).lint())
+            if each in HOOKS:
+                HOOKS[each]()
+        except GraphError as error:  # a strict graph with problems cannot be built: its error lists them
+            found[each] = list(error.problems)
+    if as_json:
+        graphs = []
+        for each, problems in found.items():
+            plain = [
+                asdict(problem)
+                if is_dataclass(problem) and not isinstance(problem, type)
+                else {"message": str(problem)}
+                for problem in problems
+            ]
+            graphs.append({"graph": each, "problems": plain})
+        say_json({"graphs": graphs})
+    else:
+        for each, problems in found.items():
+            say(f"{each}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+            for problem in problems:
+                say(f"  {problem}")
+    return Exit.FAILED if any(found.values()) else Exit.COMPLETED

@@ -1,27 +1,35 @@
-"""The construction of an agent from command-line options; the options are stored with the run for its resumption."""
+"""An agent made from options of the command line: its model, its tools, its MCP servers.
+
+The options are stored with the run for its resumption, without secrets: a journal is copied, exported and backed up
+with all its content. A run stores the commands or addresses of its MCP servers and the names of environment variables;
+the values are read again whenever it is resumed. Variables are named one by one, because the whole environment contains
+the keys of the model.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import orchestrator
 from orchestrator.cli.load import imported, schema_from
-from orchestrator.cli.model import ModelChoice, ModelForm, model_of
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
-from orchestrator.cli.servers import ServerOptions, kept, tools_of
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
+from orchestrator.cli.trust.tool_pin import ToolPins, is_address
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.record import Observer
+from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
@@ -30,6 +38,10 @@ from orchestrator.runtime.service.program import dropped
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.settings import Settings, build
 from orchestrator.tools.spec import ToolSpec, as_tool
+
+if TYPE_CHECKING:
+    from orchestrator.providers.mcp import McpServer
+    from orchestrator.providers.mcp.options import ServerEntry
 
 T = TypeVar("T")
 
@@ -134,9 +146,19 @@ class Launch:
             if (close := getattr(parts.model.llm, "aclose", None)) is not None:
                 stack.push_async_callback(close)
             settings = project_settings()
+            tools = parts.model.tools
+            if parts.tools or self.mcp:  # the named ones, in place of those of the model
+
+                def change(tool: ToolSpec) -> ToolSpec:
+                    asks = self.approve and tool.effect == "irreversible"
+                    return replace(tool, approval=True) if asks else tool
+
+                own = [change(as_tool(tool)) for tool in parts.tools]
+                given = ServerOptions(self.mcp_env, self.mcp_options, self.without)
+                tools = [*own, *await tools_of(self.mcp, given, own, stack, change)]
             yield Agent(
                 limited(parts.model.llm, settings),
-                tools=await self._tools(parts, stack),
+                tools=tools,
                 limits=limits,
                 retry=build(RetryPolicy, self.retry, "retry"),
                 output_type=schema_from(Path(self.output_schema)) if self.output_schema else None,
@@ -145,21 +167,6 @@ class Launch:
                 runtime=Runtime(journal=journal, observers=observers, price=price_of(settings.prices)),
                 launch=signed(self.plain()) if keep else None,
             )
-
-    async def _tools(self, parts: LoadedParts, stack: AsyncExitStack) -> Any:
-        """Return the tools: the named ones, else those of the model."""
-        if not parts.tools and not self.mcp:
-            return parts.model.tools
-        change = _asking if self.approve else _same
-        tools = [change(as_tool(tool)) for tool in parts.tools]
-        given = ServerOptions(self.mcp_env, self.mcp_options, self.without)
-        return [*tools, *await tools_of(self.mcp, given, tools, stack, change)]
-
-    @contextmanager
-    def in_folder(self) -> Iterator[None]:
-        """Inside the block, use the folder that the run was started in. Raises ConfigError if it no longer exists."""
-        with in_folder(self.cwd):
-            yield
 
 
 @contextlib.contextmanager
@@ -195,14 +202,6 @@ def price_of(own: Mapping[str, Any]) -> Price | None:
         return next((cost for one in known if (cost := one(model, tokens)) is not None), None)
 
     return price if known else None
-
-
-def _same(tool: ToolSpec) -> ToolSpec:
-    return tool
-
-
-def _asking(tool: ToolSpec) -> ToolSpec:
-    return replace(tool, approval=True) if tool.effect == "irreversible" else tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +241,17 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
             f"run {run_id} was not started by the command line, so its model is not known: give --model SPEC "
             "and each tool with --tool MODULE:FUNCTION"
         )
-    # The address belongs to the old model.
-    kept_url = None if instead.model or instead.base_url else _address(launch, run_id)
+    kept_url = None
+    if not (instead.model or instead.base_url):  # the address belongs to the old model
+        kept_url = launch.base_url
+        if launch.base_url in launch.without:  # a server that answers 401 would end the run as failed
+            kept_url = project_settings().base_url
+            if kept_url is None or bare(kept_url) != bare(launch.base_url or ""):
+                raise ConfigError(
+                    f"run {run_id} was started with a user name, password or query in the address "
+                    f"{launch.base_url}, which is not stored: give the whole address again with --base-url or "
+                    "ORCHESTRATOR_BASE_URL"
+                )
     now = replace(
         launch,
         model=instead.model or launch.model,
@@ -258,7 +266,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
     load = partial(_or_else, "--model", partial(model_of, now.model, now.form))
     given = None if instead.model is None else load()
     own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in instead.tools]
-    with launch.in_folder():
+    with in_folder(launch.cwd):
         found = given or load()
         old = () if own else launch.tools
         tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]
@@ -286,22 +294,6 @@ def named(agent: Agent, head: RunHead) -> Agent:
     return agent.replace(name=head.agent or None, version=head.agent_version or None)
 
 
-def _address(launch: Launch, run_id: str) -> str | None:
-    """Return the address of a stored run's model, with the user name, password and query that were not stored with it.
-
-    Raises ConfigError without them, before the run is changed: a server that answers 401 would end the run as failed.
-    """
-    if launch.base_url not in launch.without:
-        return launch.base_url
-    given = project_settings().base_url
-    if given is not None and bare(given) == bare(launch.base_url or ""):
-        return given
-    raise ConfigError(
-        f"run {run_id} was started with a user name, password or query in the address {launch.base_url}, which is "
-        "not stored: give the whole address again with --base-url or ORCHESTRATOR_BASE_URL"
-    )
-
-
 def _or_else(option: str, load: Callable[[], T]) -> T:
     try:
         return load()
@@ -310,3 +302,348 @@ def _or_else(option: str, load: Callable[[], T]) -> T:
         if isinstance(error, OSError) and error.filename:
             said = f"{error.filename}: {error.strerror}"
         raise ConfigError(f"{said}; {option} names another") from error
+
+
+# ---- models: `provider:rest`; vendors join the tables together with their extras ----
+
+_FORMS = (
+    "openai:NAME, openai-responses:NAME, anthropic:NAME, pydantic-ai:PROVIDER:NAME, python:MODULE:ATTRIBUTE, "
+    "replay:FILE[#ID]"
+)
+_MOST_IDS = 5
+
+
+class ModelChoice(NamedTuple):
+    """A model, and the tools that came with it."""
+
+    llm: LLM
+    tools: Any = ()
+
+
+class ModelForm(NamedTuple):
+    """The form of requests to a vendor's model."""
+
+    base_url: str | None = None
+    structured: str = "native"
+    """`prompt` puts an output schema into the prompt, for servers without a mode of their own for it."""
+    reasoning_field: str | None = None
+    """Name under which a model of `openai:` receives its reasoning back; None is the name that its vendor requires."""
+
+
+def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  # noqa: B008 - frozen
+    """Return the model that a spec names; `form` is the address of a vendor's server and the form of its requests.
+
+    Raises ConfigError, ReplayError, ImportError or OSError with one sentence.
+    """
+    if not spec:
+        raise ConfigError(f"no model: give --model or set ORCHESTRATOR_MODEL; known: {_FORMS}")
+    provider, _, rest = spec.partition(":")
+    if provider not in _VENDORS and provider not in _OURS:
+        raise ConfigError(f"unknown model {spec!r}; known: {_FORMS}")
+    if not rest:
+        raise ConfigError(f"model {spec!r} names nothing after the colon; known: {_FORMS}")
+    if provider in _VENDORS:
+        return _VENDORS[provider](rest, form)
+    if form.base_url is not None:
+        raise ConfigError(f"a base URL goes with {', '.join(_VENDORS)}, not with {spec!r}")
+    return _OURS[provider](rest)
+
+
+def _openai(rest: str, form: ModelForm, api: Literal["chat", "responses"] = "chat") -> ModelChoice:
+    from orchestrator.providers.openai import OpenAI
+
+    settings, how = project_settings(), cast("Any", form._asdict())
+    most = settings.max_response_bytes
+    return ModelChoice(OpenAI(rest, api=api, api_key=settings.openai_api_key, max_response_bytes=most, **how))
+
+
+def _openai_responses(rest: str, form: ModelForm) -> ModelChoice:
+    return _openai(rest, form, "responses")
+
+
+def _anthropic(rest: str, form: ModelForm) -> ModelChoice:
+    from orchestrator.providers.anthropic import Anthropic
+
+    settings, how = project_settings(), cast("Any", form._asdict())
+    most = settings.max_response_bytes
+    del how["reasoning_field"]  # thinking has its own blocks in this API
+    return ModelChoice(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
+
+
+def _pydantic_ai(rest: str, form: ModelForm) -> ModelChoice:
+    from orchestrator.providers.pydantic_ai import PydanticAIModel
+
+    how = cast("Any", form._asdict())
+    del how["reasoning_field"]  # the profile of the model decides
+    return ModelChoice(PydanticAIModel(rest, **how))
+
+
+def _python(rest: str) -> ModelChoice:
+    found = imported(rest, "model")
+    if _answers(found):
+        return ModelChoice(found)
+    needed = None  # how many positional arguments it requires
+    if callable(found):
+        with contextlib.suppress(ValueError):
+            positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            parameters = inspect.signature(found).parameters.values()
+            needed = sum(one.kind in positional and one.default is one.empty for one in parameters)
+    if needed == 1:
+        from orchestrator.providers.scripted import FunctionLLM
+
+        return ModelChoice(FunctionLLM(found, model=rest.rpartition(":")[2]))
+    if needed == 0:
+        try:
+            built = found()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"model {rest!r}: the factory raised {said}") from error
+        if _answers(built):
+            return ModelChoice(built)
+        raise ConfigError(f"model {rest!r}: the factory returned a {type(built).__name__}; {_EXPECTED}")
+    raise ConfigError(f"model {rest!r} is a {type(found).__name__}; {_EXPECTED}")
+
+
+_EXPECTED = "a model is an object with `async complete(request)`, a function of the request, or a factory"
+
+
+def _answers(found: object) -> bool:
+    return not isinstance(found, type) and callable(getattr(found, "complete", None))
+
+
+def _replay(rest: str) -> ModelChoice:
+    from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
+
+    file, options = _file_and_id(rest)
+    records = list(load(file))
+    ids = [record.id for record in records]
+    if options is None and len(records) == 1:
+        options = ids[0]
+    if options not in ids:
+        known = ", ".join(ids[:_MOST_IDS]) + (", …" if len(ids) > _MOST_IDS else "")
+        problem = "holds several conversations" if options is None else f"has no conversation {options!r}"
+        raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
+    record = records[ids.index(options)]
+    return ModelChoice(ReplayLLM(record, strict=False), ReplayTools(record))
+
+
+def _file_and_id(rest: str) -> tuple[str, str | None]:
+    file, mark, options = rest.rpartition("#")
+    return (rest, None) if not mark or Path(rest).exists() else (file, options)
+
+
+_OURS: Mapping[str, Callable[[str], ModelChoice]] = {"python": _python, "replay": _replay}
+_VENDORS: Mapping[str, Callable[[str, ModelForm], ModelChoice]] = {
+    "openai": _openai,
+    "openai-responses": _openai_responses,
+    "anthropic": _anthropic,
+    "pydantic-ai": _pydantic_ai,
+}
+
+
+# ---- MCP servers ----
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SHOWN = 200
+
+
+def split_server(text: str) -> tuple[str | None, str]:
+    """Split `NAME=COMMAND`; a text whose part before the first `=` is not a plain name is all command."""
+    name, mark, where = text.partition("=")
+    return (name, where) if mark and _NAME.fullmatch(name) else (None, text)
+
+
+def kept(text: str) -> str:
+    """Return the stored form of the text that names a server. A command is stored unchanged."""
+    name, where = split_server(text)
+    if not is_address(where):
+        return text
+    return bare(where) if name is None else f"{name}={bare(where)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The options about all servers of a command line."""
+
+    variables: tuple[str, ...] = ()
+    """Names of environment variables that are passed to commands."""
+    choices: tuple[str, ...] = ()
+    """Options of single servers, as NAME.OPTION=VALUE."""
+    without: tuple[str, ...] = ()
+    """Addresses that were stored without user name, password and query."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedServer:
+    """One server that `--mcp` names, itself or in a file."""
+
+    text: str
+    """The value of `--mcp`."""
+    name: str | None
+    where: str
+    """Its URL or command line."""
+    entry: ServerEntry | None = None
+    """What a file says of it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def described(self, given: ServerOptions, **more: Any) -> McpServer:
+        """Return the server, not connected. Raises ConfigError."""
+        from orchestrator.providers.mcp import McpServer
+
+        options: dict[str, Any] = {"max_message_bytes": project_settings().max_response_bytes}
+        options |= {} if self.name is None else {"name": self.name, "prefix": f"{self.name}_"}
+        options |= {**self.options, **more}
+        if self.entry is not None:
+            return McpServer.of_entry(self.entry, **options)
+        for name in given.variables:
+            if "=" in name:
+                name = name.partition("=")[0]  # noqa: PLW2901 - without the value, which may be secret
+                raise ConfigError(
+                    f"--mcp-env {name}=…: give the name alone; the value is read from the environment"
+                )
+            if name not in os.environ:
+                raise ConfigError(
+                    f"--mcp-env {shown(name, 80)}: no such environment variable is set; set it and start again"
+                )
+        # Names of variables cannot contain a `-`.
+        settings = project_settings().mcp_headers
+        headers = {name.replace("_", "-").lower(): value for name, value in settings.items()}
+        for name, value in headers.items():
+            if not _HEADER.fullmatch(name):
+                raise ConfigError(f"setting mcp_headers: {shown(name, 80)!r} is no name of a header")
+            text = value.get_secret_value()
+            if not text.isascii() or not text.isprintable():
+                raise ConfigError(f"setting mcp_headers.{name}: possible: printable ASCII on one line")
+        environment = {name: os.environ[name] for name in given.variables}
+        options |= {"headers": headers} if is_address(self.where) else {"env": environment}
+        return McpServer.parse(self.where, **options)
+
+
+def servers_of(texts: Iterable[str], given: ServerOptions) -> list[NamedServer]:
+    """Return the servers that `--mcp` names; a JSON file names several. Raises ConfigError."""
+    from orchestrator.providers.mcp.options import SERVER_OPTIONS, read_servers
+
+    choices: dict[str, dict[str, Any]] = {}
+    """Name of a server -> options of McpServer."""
+    for text in given.choices:
+        key, mark, value = text.partition("=")
+        server, _, option_name = key.rpartition(".")
+        option = SERVER_OPTIONS.get(option_name)
+        if option is None or not (mark and server):
+            forms = ", ".join(f"NAME.{one.form}" for one in SERVER_OPTIONS.values())
+            raise ConfigError(f"--mcp-option {shown(text, 120)!r}: possible: {forms}")
+        data = option.of_text(value)
+        if not option.is_valid(data):
+            raise ConfigError(f"--mcp-option {shown(text, 120)!r}: possible: {option.possible}")
+        choices.setdefault(server, {})[option.name] = data
+    found: list[NamedServer] = []
+    for text in texts:
+        name, where = split_server(text)
+        if not is_server_file(where):
+            found.append(NamedServer(text, name, where, None, choices.get(name or "", {})))
+            continue
+        entries = read_servers(Path(where))
+        chosen = [entry for entry in entries if name in (None, entry.name)]
+        if not chosen:
+            raise ConfigError(
+                f"{where} has no server {name!r} that is enabled; it has: "
+                f"{', '.join(entry.name for entry in entries)}"
+            )
+        found += [
+            NamedServer(text, entry.name, entry.where, entry, choices.get(entry.name, {})) for entry in chosen
+        ]
+    known = {one.name for one in found if one.name}
+    for name in choices:
+        if name not in known:
+            have = f"known: {', '.join(sorted(known))}" if known else "--mcp NAME=COMMAND gives it one"
+            raise ConfigError(f"--mcp-option {shown(name, 80)}: no server has that name; {have}")
+    return found
+
+
+def is_server_file(where: str) -> bool:
+    """Return whether a text names a JSON file of servers, and no command or address."""
+    return where.endswith(".json") and not is_address(where) and not any(map(str.isspace, where))
+
+
+async def tools_of(
+    servers: Sequence[str],
+    given: ServerOptions,
+    own: Iterable[ToolSpec],
+    stack: AsyncExitStack,
+    change: Callable[[ToolSpec], ToolSpec],
+) -> list[ServerTools]:
+    """Connect servers for as long as the stack is open; return their tools. `own` are the other tools of the agent.
+
+    `change` is applied to each tool.
+
+    A tool with the name of an earlier one is left out with a warning. Raises ConfigError that names the option that
+    helps.
+    """
+    owners = {tool.name.casefold(): "--tool" for tool in own}
+    tools: list[ServerTools] = []
+    for one in servers_of(servers, given):
+        pins = ToolPins.of(one.where)
+        server = one.described(given, **pins.options())
+        try:
+            await stack.enter_async_context(server)
+        except ConfigError as error:
+            if one.text not in given.without:
+                raise
+            lost = "the user name, password and query of its address are not stored with the run"
+            raise ConfigError(f"{error}; {lost}: --mcp URL gives them again") from error
+        pins.keep(server.digests)
+        found = ServerTools(server, frozenset(owners), change)
+        said = f"--mcp {shown(kept(one.text), _SHOWN)!r}"
+        for tool in server.tools:
+            if (first := owners.get(tool.name.casefold())) is not None:
+                complain(
+                    f"tool {tool.name!r} of {said} is not offered: {first} has one of that name; --mcp NAME=COMMAND "
+                    f"offers the tools of a server as NAME_{tool.name}"
+                )
+        owners |= dict.fromkeys((tool.name.casefold() for tool in found.tools), said)
+        tools.append(found)
+    return tools
+
+
+class ServerTools:
+    """The tools of one server for an agent, without those whose names are taken."""
+
+    def __init__(
+        self, server: McpServer, taken: frozenset[str], change: Callable[[ToolSpec], ToolSpec]
+    ) -> None:
+        self._server = server
+        self._taken = taken
+        self._change = change
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools as of the last `refresh`."""
+        return [self._change(tool) for tool in self._server.tools if tool.name.casefold() not in self._taken]
+
+    async def refresh(self) -> None:
+        """Update the tools of the server."""
+        await self._server.refresh()
+
+
+async def prompt_messages(
+    servers: Sequence[str], given: ServerOptions, named: str, arguments: Mapping[str, str]
+) -> list[Message]:
+    """Return the messages of a prompt `[SERVER/]NAME`. Raises ConfigError if no server, or several, have it."""
+    server_name, mark, prompt = named.rpartition("/")
+    found: dict[str, list[Message]] = {}
+    known: list[str] = []
+    for one in servers_of(servers, given):
+        async with one.described(given) as server:
+            if mark and server_name not in {one.name, server.name}:
+                continue
+            names = [each.name for each in await server.prompts()]
+            known += [f"{one.name or server.name}/{name}" for name in names]
+            if prompt in names:
+                found[one.name or server.name] = await server.prompt(prompt, arguments)
+    if len(found) != 1:
+        why = "several servers have it" if found else "no server has it"
+        raise ConfigError(
+            f"--prompt {shown(named, 120)}: {why}; the prompts are: {', '.join(known) or 'none'}"
+        )
+    return next(iter(found.values()))

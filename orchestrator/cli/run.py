@@ -1,37 +1,72 @@
-"""`orchestrator run`: one prompt, one run, in the journal from its first record on."""
+"""`orchestrator run`: one prompt, one run, in the journal from its first record on.
+
+A run is shown in one of three ways: with its screen and the questions that it asks (`SupervisedRun`), as the text that
+the model produces (`TextPrinter`, `EventLines`), or, for machines that ask no questions about calls, with its screen
+alone (`RunView`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
+from pydantic_core import to_jsonable_python
+
+from orchestrator.cli import keyboard
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, LoadedParts
+from orchestrator.cli.launch import Launch, LoadedParts, ServerOptions, in_folder, prompt_messages
 from orchestrator.cli.load import limits_from, prompt_of
-from orchestrator.cli.loop import run_async
+from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.option import RunOptions
-from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
-from orchestrator.cli.runs.store import journal_file
-from orchestrator.cli.servers import ServerOptions, prompt_messages
-from orchestrator.cli.streamed import EventLines, TextPrinter, streamed
-from orchestrator.cli.supervised_run import Going, SupervisedRun
+from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, say_more, shown
+from orchestrator.cli.runs import question
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.store import OpenStore, journal_file
+from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
+from orchestrator.cli.screen import Screen
 from orchestrator.cli.trust.consent import project_settings
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists, RunUnknown
 from orchestrator.journal.address import Address
-from orchestrator.journal.opening import journal_at
+from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted, Transition
 from orchestrator.llm.message import Message
+from orchestrator.llm.run_event import (
+    ModelRequestFinished,
+    ModelRequestRetried,
+    RunEvent,
+    RunFinished,
+    TextDelta,
+    ToolFinished,
+    ToolProgress,
+)
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.question import WHY
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
+from orchestrator.runtime.llm_loop.run_options import Prompt
 from orchestrator.runtime.service.option import check_run_id
+from orchestrator.runtime.service.run_service import RunService
+from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.watchdog import on_signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +93,36 @@ def run_prompt(command_options: RunOptions) -> int:
     launch = Launch.here(settings, **command_options.agent.plain())
     parts = LoadedParts.of(launch)
     limits = limits_from(command_options.limits, settings.limits)
-    prompt = _prompt(command_options, launch)
-    options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
-    if not command_options.stream:
-        view = ViewOptions(run_id, command_options.journal, command_options.log, command_options.json)
-        return conducted(view, launch, parts, limits, lambda agent: agent.run(prompt, **options))
-    shows: TextPrinter | EventLines = EventLines() if command_options.json else TextPrinter(run_id)
-    view = ViewOptions(
-        run_id, command_options.journal, command_options.log, command_options.json, words=shows
-    )
-    return conducted(view, launch, parts, limits, lambda agent: streamed(agent, shows, prompt, **options))
-
-
-def _prompt(options: RunOptions, launch: Launch) -> str | list[Message]:
-    """Return the prompt of the command line, after the messages of a server's prompt. Raises ConfigError."""
-    if options.server_prompt is None:
-        if options.prompt_arguments:
+    prompt: Prompt
+    if command_options.server_prompt is None:
+        if command_options.prompt_arguments:
             raise ConfigError("--prompt-arg is an argument of a server's prompt: name one with --prompt")
-        return prompt_of(options.prompt or "")
-    own = [] if options.prompt is None else [Message("user", prompt_of(options.prompt))]
-    servers = ServerOptions(launch.mcp_env, launch.mcp_options, launch.without)
-    arguments: dict[str, str] = {}
-    for pair in options.prompt_arguments:
-        name, equals, arguments[name] = pair.partition("=")
-        if not (equals and name):
-            raise ConfigError(f"--prompt-arg {shown(pair, 120)!r} is not of the form NAME=VALUE")
-    return [*run_async(prompt_messages(launch.mcp, servers, options.server_prompt, arguments)), *own]
+        prompt = prompt_of(command_options.prompt or "")
+    else:  # its messages, then those of the command line
+        text = command_options.prompt
+        own = [] if text is None else [Message("user", prompt_of(text))]
+        servers = ServerOptions(launch.mcp_env, launch.mcp_options, launch.without)
+        arguments: dict[str, str] = {}
+        for pair in command_options.prompt_arguments:
+            name, equals, arguments[name] = pair.partition("=")
+            if not (equals and name):
+                raise ConfigError(f"--prompt-arg {shown(pair, 120)!r} is not of the form NAME=VALUE")
+        asked = prompt_messages(launch.mcp, servers, command_options.server_prompt, arguments)
+        prompt = [*run_async(asked), *own]
+    words: TextPrinter | EventLines | None = None
+    if command_options.stream:
+        words = EventLines() if command_options.json else TextPrinter(run_id)
+
+    async def go(agent: Agent) -> Result:
+        options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
+        if words is None:
+            return await agent.run(prompt, **options)
+        return await streamed(agent, words, prompt, **options)
+
+    view = ViewOptions(
+        run_id, command_options.journal, command_options.log, command_options.json, words=words
+    )
+    return conducted(view, launch, parts, limits, go)
 
 
 def new_id(given: str | None, name: str = "run_id") -> str:
@@ -99,7 +138,7 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
     settings = project_settings()
     journal = journal_at(journal_file(view.journal))
     live = LiveRuns()
-    with logging_to(view.log, settings.log_level) as logs, on_signal(live):
+    with logging_to(view.log, settings.log_level) as logs, watchdog.on_signal(live):
         quiet = view.words is not None
         watched = SupervisedRun(view.run_id, journal, view.journal, show=not view.json, quiet=quiet)
 
@@ -109,7 +148,7 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
             async with watched.stoppable(making) as agent:
                 return await watched.supervise(agent, go, remind=view.remind)
 
-        with launch.in_folder():
+        with in_folder(launch.cwd):
             result = run_async(conduct())
     if watched.lost:
         return Exit.PIPE
@@ -129,7 +168,11 @@ def print_result(result: Result, totals: str | None, *, shown_already: bool = Fa
     if totals is None:
         say_json(as_json(result))
     else:
-        _print_end(result, totals, answer=not shown_already)
+        if not shown_already and result.output not in (None, ""):
+            text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
+            say(f"\n{shown(text, 100_000)}")
+        reason = "" if result.reason == "none" else f" ({result.reason})"
+        say(f"\noutcome: {result.outcome}{reason}; {totals}")
     if (fault := note_of(result)) is not None:
         complain(fault)
 
@@ -140,14 +183,6 @@ def logging_to(file: Path | None, level: str = "info") -> Iterator[list[Transiti
     with ExitStack() as stack:
         lines = None if file is None else log_stream(stack.enter_context(file.open("ab")))
         yield [] if lines is None else [TransitionLog(lines, level=level)]
-
-
-def _print_end(result: Result, totals: str, *, answer: bool) -> None:
-    if answer and result.output not in (None, ""):
-        text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
-        say(f"\n{shown(text, 100_000)}")
-    reason = "" if result.reason == "none" else f" ({result.reason})"
-    say(f"\noutcome: {result.outcome}{reason}; {totals}")
 
 
 def note_of(result: BaseResult) -> str | None:
@@ -191,3 +226,338 @@ def transition_json(one: Transition) -> dict[str, Any]:
         "iteration": one.iteration,
         "guard": one.guard,
     }
+
+
+Going = Callable[[Agent], Awaitable[Result]]
+
+
+class SupervisedRun:
+    """One run with its journal and screen; a signal, or a closed output pipe, cancels it.
+
+    `given` is the journal as the command line names it, for the commands that are printed. With `quiet` the
+    screen shows no states.
+    """
+
+    def __init__(
+        self, run_id: str, journal: StoredJournal, given: Address | None, *, show: bool, quiet: bool = False
+    ) -> None:
+        self.run_id = run_id
+        self.lost = False
+        self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
+        self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
+        self._store = OpenStore(journal, given)
+        address, here = journal.address, Path.cwd()
+        if isinstance(address, Path) and address.is_relative_to(here):
+            address = address.relative_to(here)
+        self._location = str(address)
+        self._agent: Agent | None = None
+        self._began = self._stopped = False
+        self._making: asyncio.Task[Any] | None = None
+        """The task that constructs the agent, during the construction."""
+        self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
+        self._answered: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Run id -> event that is set while the run does not wait."""
+        self._asking: set[str] = set()
+        """Ids of the runs that wait for the person at the terminal."""
+        self._driving: asyncio.Future[Result] | None = None
+        self._left = False
+
+    @asynccontextmanager
+    async def stoppable(self, making: AbstractAsyncContextManager[Agent]) -> AsyncIterator[Agent]:
+        """Construct the agent and close it again; signals cancel both.
+
+        MCP servers are child processes, and a process that a signal ends would leave them running: so the first signal
+        cancels the current work, also before the run. Raises KeyboardInterrupt if there is no agent yet, otherwise the
+        errors of `making`.
+        """
+        with on_signal(self._cancel):
+            async with AsyncExitStack() as stack:
+                self._making = asyncio.current_task()
+                try:
+                    agent = await stack.enter_async_context(making)
+                except (asyncio.CancelledError, Exception):
+                    if self._stopped:
+                        raise KeyboardInterrupt from None
+                    raise
+                finally:
+                    self._making = None
+                yield agent
+
+    @property
+    def left(self) -> str:
+        """The sentence about a run that was left parked."""
+        command = self._store.command("resume", self.run_id)
+        return f"run {shown(self.run_id)} stays parked with its question; `{command}` continues it"
+
+    async def supervise(self, agent: Agent, go: Going, *, remind: bool) -> Result | None:
+        """Open the journal, drive the run, and return its result; with `remind`, mention other open runs.
+
+        None means that a signal came while the run asked the person at the terminal: it stays parked.
+
+        Raises ConfigError if the run cannot start; after the start, the errors of the run.
+        """
+        self._agent = agent
+        try:
+            async with self._store.journal:
+                if remind:
+                    await self._remind()
+                if self._stopped:
+                    raise KeyboardInterrupt
+                with self.screen.showing() if self.screen else nullcontext():
+                    asking = asyncio.create_task(self._ask(agent), name="what the run asks")
+                    self._driving = asyncio.ensure_future(go(agent))
+                    try:
+                        return await self._driving
+                    except asyncio.CancelledError:
+                        if not self._left:
+                            raise
+                        return None
+                    finally:
+                        asking.cancel()
+                        with suppress(asyncio.CancelledError):
+                            await asking
+        except RunError as error:
+            if self._began or isinstance(error, ConfigError):
+                raise
+            said = str(error)
+            if isinstance(error, RunExists):
+                command = self._store.command("resume", self.run_id)
+                said = f"run {self.run_id!r} exists: `{command}` resumes it, or choose another --run-id"
+            raise ConfigError(shown(said, 4_000)) from error
+
+    def observe(self, fact: Fact) -> None:
+        """Record that the run has started, waits, or continues."""
+        if isinstance(fact, RunStarted):
+            self._answered[fact.run_id].set()
+            self._asking.discard(fact.run_id)
+        if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
+            is_first, self._began = not self._began, True
+            if self._stopped:
+                self._cancel()
+            if is_first and self.screen is not None:  # last, because the terminal may be gone
+                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._location)}")
+        elif isinstance(fact, RunParked):
+            self._answered[fact.run_id].clear()
+            self._parked.put_nowait(fact)
+
+    # ---- people ----
+
+    async def _ask(self, agent: Agent) -> None:
+        """Print the questions whenever the run, or a child run, waits for a person; until cancelled."""
+        while True:
+            fact = await self._parked.get()
+            questions = await agent.pending(fact.run_id) if fact.reason in WHY else []
+            lines: list[str] = []
+            if fact.reason == "paused":
+                lines += [
+                    f"\nrun {shown(fact.run_id)} is paused; to continue it, type in another terminal:",
+                    f"  {self._store.command('resume', fact.run_id)}",
+                ]
+            if questions:
+                lines.append(f"\nrun {shown(fact.run_id)} waits for a person; answer from another terminal:")
+            for one in questions:
+                lines += question.described(self._store, fact.run_id, one, (), time.time())
+            if lines and self.screen is not None:
+                self.screen.notice("\n".join(lines))
+                if keyboard.present():
+                    await self._decide(agent, fact.run_id, self.screen)
+            elif lines:
+                complain(
+                    f"run {fact.run_id} waits for a person: `{self._store.command('show', fact.run_id)}`"
+                )
+
+    async def _decide(self, agent: Agent, run_id: str, screen: Screen) -> None:
+        """Read the answers from the terminal, unless another process answers first."""
+        questions = await agent.pending(run_id)
+        with screen.still():
+            for one in questions:
+                if one.why not in TYPED:
+                    continue
+                if len(questions) > 1:  # output of other questions has moved it up
+                    screen.notice("\n".join(question.described(self._store, run_id, one, (), time.time())))
+                self._asking.add(run_id)
+                if not await answer_typed(agent, self._store, run_id, one, self._answered[run_id]):
+                    return
+            self._asking.discard(run_id)
+
+    async def _remind(self) -> None:
+        """Print the number of open runs without an owner."""
+        waiting = 0
+        with suppress(Corrupt):  # of other runs; `doctor` reports it
+            async for head in self._store.journal.runs():
+                waiting += head.status != "ended" and head.owner is None
+        if waiting:
+            verb, has = ("is", "has") if waiting == 1 else ("are", "have")
+            complain(
+                f"{many(waiting, 'other run')} {verb} open and {has} no owner: "
+                f"`{self._store.command('resume')}` says what would happen"
+            )
+
+    # ---- stopping ----
+
+    def _cancel(self) -> None:
+        """Ask the run to stop; a run that has not started is asked at its start, one without an agent never starts.
+
+        A run that asks the person at the terminal is left parked instead: its question can be answered later.
+        """
+        if self._asking and self._driving is not None:
+            self._left = True
+            self._driving.cancel()
+            return
+        self._stopped = True
+        if self._making is not None:
+            self._making.cancel()
+        elif self._agent is not None:
+            self._agent.hosting.ask(self.run_id, "cancel", by="caller", why="signal")
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._cancel()
+
+
+class TextPrinter:
+    """Prints the text of a model as it arrives, and between answers a line for each tool that ran."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.answered = False
+        """Whether the last answer was streamed: not every model supports streaming."""
+        self._attempt: tuple[int, int] | None = None
+        self._open = False
+        """Whether the last line is incomplete."""
+
+    def show(self, event: RunEvent) -> None:
+        """Print an event of the run, but not of child runs. Raises BrokenPipeError if the pipe is closed."""
+        if event.run_id != self.run_id:
+            return
+        match event:
+            case TextDelta():
+                if self._attempt is not None and self._attempt != (event.iteration, event.attempt):
+                    self._close()
+                self._attempt = event.iteration, event.attempt
+                say_more(event.text)
+                self._open = True
+            case ModelRequestFinished():
+                self.answered = self._attempt is not None
+                self._attempt = None
+                self._close()
+            case ModelRequestRetried():
+                self._close()
+                say(f"    attempt {event.attempt}: {event.reason}, the next in {event.delay:.3f} s")
+            case ToolProgress():
+                self._close()
+                say(f"    tool {shown(event.tool, keep='')}: {shown(event.text, 200)}")
+            case ToolFinished():
+                size = f"{len(event.result):,} characters"
+                say(f"    tool {shown(event.tool, keep='')}: {event.outcome}, {size}, {event.seconds:.3f} s")
+            case RunFinished():
+                self._close()
+
+    def _close(self) -> None:
+        if self._open:
+            say()
+        self._open = False
+
+
+class EventLines:
+    """Prints each event as a line of JSON: its class as `type`, its id, then its members."""
+
+    answered = False
+
+    def show(self, event: RunEvent) -> None:
+        """Print an event."""
+        say_json(event_json(event))
+
+
+def event_json(event: RunEvent) -> dict[str, Any]:
+    """Return an event as JSON data."""
+    members = {name: value for name, value in asdict(event).items() if name not in {"seq", "part"}}
+    data: dict[str, Any] = to_jsonable_python(members, fallback=str)
+    return {"type": type(event).__name__, "id": event.id, **data}
+
+
+async def streamed(agent: Agent, shows: TextPrinter | EventLines, prompt: Prompt, **options: Any) -> Result:
+    """Run a prompt and print its events. A closed pipe cancels the run, and BrokenPipeError is raised."""
+    gone: BrokenPipeError | None = None
+    async with agent.stream(prompt, **options) as stream:
+        async for event in stream:
+            try:
+                if gone is None:
+                    shows.show(event)
+            except BrokenPipeError as error:
+                gone = error
+                await agent.cancel(stream.run_id, why="nobody reads the answer")
+        result = await stream.result()
+    if gone is not None:
+        raise gone
+    return result
+
+
+C = TypeVar("C", bound=RunService[Any])
+R = TypeVar("R")
+
+
+class RunView(Generic[C, R]):
+    """A run with its screen; a signal, or a closed output pipe, cancels it.
+
+    `run_id` is None if it is unknown before the run starts. `screen` creates the screen; None shows nothing.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        run_id: str | None,
+        address: Address,
+        screen: Callable[[Callable[[], None]], Screen] | None,
+    ) -> None:
+        self.run_id = run_id
+        self.lost = False
+        self.screen = None if screen is None else screen(self._lose)
+        self._graph = graph.name
+        self._address = address
+        self._service: C | None = None
+        self._began = self._stopped = False
+
+    @property
+    def observers(self) -> list[Observer]:
+        """The observers of the run."""
+        return [self] if self.screen is None else [self, self.screen]
+
+    async def run(self, service: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:
+        """Open the journal, drive the run, and return its result. Raises ConfigError if it cannot start."""
+        self._service = service
+        try:
+            with on_signal(self._cancel):
+                async with journal:
+                    if self._stopped:
+                        raise KeyboardInterrupt
+                    with self.screen.showing() if self.screen else nullcontext():
+                        return await go(service)
+        except RunError as error:
+            if self._began or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(shown(str(error), 4_000)) from error
+
+    def observe(self, fact: Fact) -> None:
+        """Record that the run has started."""
+        if not isinstance(fact, RunStarted) or fact.graph != self._graph:
+            return
+        if self.run_id is None:
+            self.run_id = fact.run_id
+        if fact.run_id != self.run_id:
+            return
+        is_first, self._began = not self._began, True
+        if self._stopped:
+            self._cancel()
+        if is_first and self.screen is not None:  # last, because the terminal may be gone
+            self.screen.notice(f"run {shown(fact.run_id)}, journal {shown(str(self._address))}")
+
+    def _cancel(self) -> None:
+        self._stopped = True
+        if self._service is not None and self.run_id is not None:
+            with suppress(RunUnknown):  # a run that has not started is cancelled at its start
+                self._service.cancel(self.run_id, by="terminal", why="a signal")
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._cancel()

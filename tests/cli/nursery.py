@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
     *("cli.app", "cli.run", "cli.chat.command", "cli.chat.session", "cli.chat.line_reader"),
     *("cli.look", "telemetry.exposition.server", "telemetry.exposition.stored"),
-    *("cli.runs.store", "cli.runs.show", "cli.runs.listing", "cli.live", "cli.screen", "cli.replay"),
+    *("cli.runs.store", "cli.runs.show", "cli.runs.listing", "cli.screen", "cli.replay"),
     *("cli.approval.act", "cli.approval.progress", "testing"),
 )
 """What most commands import by their end."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.servers import named
+from orchestrator.cli.launch import split_server
 from tests.ending import rest
 from tests.engines.stage import until
 from tests.providers.mcp_place import PROGRAM, living
@@ -174,7 +174,7 @@ async def test_a_second_signal_does_not_wait_for_a_server_that_will_not_end(
 def test_a_name_stands_before_the_first_equals_sign_and_nothing_else_is_one(
     text: str, expected: tuple[str | None, str]
 ) -> None:
-    assert named(text) == expected
+    assert split_server(text) == expected
 
 
 @pytest.mark.campaign

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.launch import Launch
+from orchestrator.cli.launch import Launch, kept
 from orchestrator.cli.redaction import bare
-from orchestrator.cli.servers import kept
 from tests.providers.loopback import Asked, Loopback, Reply, in_a_thread
 from tests.providers.mcp_place import PROGRAM, noted
 from tests.providers.talker import ANSWER, talker

@@ -117,7 +117,7 @@ def waits_for_standby(primary: Cluster) -> bool:
 async def test_asynchronous_replication_loses_what_the_standby_has_not_received_and_the_drill_says_so(
     pair: tuple[Cluster, Standby], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from orchestrator.cli.drill import restore_drill
+    from orchestrator.cli.doctor import restore_drill
     from orchestrator.journal.address import address_of
 
     primary, other = pair
@@ -148,7 +148,7 @@ def behind(primary: Cluster) -> bool:
 def test_a_dump_that_was_restored_into_a_database_of_its_own_can_be_tested(
     postgres: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from orchestrator.cli.drill import restore_drill
+    from orchestrator.cli.doctor import restore_drill
     from orchestrator.journal.address import address_of
 
     live, scratch = postgres.database(), postgres.database()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.cli.launch import Launch, Replacement, limited, rebuilt
-from orchestrator.cli.model import model_of
+from orchestrator.cli.launch import Launch, Replacement, limited, model_of, rebuilt
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.caps import PlanCaps

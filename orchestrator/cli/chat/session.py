@@ -15,11 +15,10 @@ from orchestrator.cli.chat.line_reader import LineReader
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import complain, json_text, say, shown
-from orchestrator.cli.run import new_id, note_of
+from orchestrator.cli.run import TextPrinter, new_id, note_of
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
-from orchestrator.cli.streamed import TextPrinter
 from orchestrator.errors import JournalError, OrchestratorError
 from orchestrator.events import QuestionAnswered, QuestionAsked, RunEvent, RunSuspended
 from orchestrator.machines.question import Question

@@ -17,8 +17,7 @@ from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import CommandStage, evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.pipeline_group import PipelineRunOptions
-from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
-from orchestrator.cli.run_view import RunView
+from orchestrator.cli.run import RunView, error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen

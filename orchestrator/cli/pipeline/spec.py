@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.launch import ModelForm, model_of
 from orchestrator.cli.load import imported, schema_from
-from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.pipeline.command import CommandStage
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.consent import configuration, project_settings

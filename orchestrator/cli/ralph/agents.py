@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator.cli.launch import ModelForm, model_of
 from orchestrator.cli.load import imported
-from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.consent import configuration, is_trusted_folder, project_settings
 from orchestrator.errors import ConfigError

@@ -20,8 +20,7 @@ from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.board import TaskBoard, TaskBoardReader, counted, rows, task_json
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
 from orchestrator.cli.ralph_group import RalphRunOptions
-from orchestrator.cli.run import error_json, logging_to, transition_json
-from orchestrator.cli.run_view import RunView
+from orchestrator.cli.run import RunView, error_json, logging_to, transition_json
 from orchestrator.cli.runs.agent_calls import call_json, usage_phrase
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file

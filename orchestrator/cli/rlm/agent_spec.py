@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cli.launch import Launch, LoadedParts, price_of
+from orchestrator.cli.launch import Launch, LoadedParts, model_of, price_of
 from orchestrator.cli.load import params_from
-from orchestrator.cli.model import model_of
 from orchestrator.cli.rlm.isolation import level_of
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed

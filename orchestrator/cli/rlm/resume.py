@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli import resumption
+from orchestrator.cli.launch import in_folder
 from orchestrator.cli.load import actor_name
 from orchestrator.cli.resumption import found
 from orchestrator.cli.rlm.agent_spec import RlmSpec
@@ -36,7 +37,7 @@ def resume_run(command_options: RlmResumeOptions) -> int:
         "by": actor_name(command_options.by),
         "again": command_options.again,
     }
-    with made.launch.in_folder():
+    with in_folder(made.launch.cwd):
         return conducted(view, made, limits, lambda rlm: rlm.resume(head.run_id, **options))
 
 

@@ -16,8 +16,7 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.agent_spec import RlmSpec, context_from
 from orchestrator.cli.rlm_group import RlmRunOptions
-from orchestrator.cli.run import error_json, logging_to, new_id, note_of, transition_json
-from orchestrator.cli.run_view import RunView
+from orchestrator.cli.run import RunView, error_json, logging_to, new_id, note_of, transition_json
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, LoadedParts, Replacement, named, rebuilt
+from orchestrator.cli.launch import Launch, LoadedParts, ModelChoice, Replacement, named, rebuilt
 from orchestrator.cli.load import actor_name, limits_from
-from orchestrator.cli.model import ModelChoice
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import ViewOptions, conducted, print_result
 from orchestrator.cli.runs.phrase import moment

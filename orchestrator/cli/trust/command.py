@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.launch import NamedServer, ServerOptions, servers_of
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
-from orchestrator.cli.servers import NamedServer, ServerOptions, servers_of
 from orchestrator.cli.trust.consent import ProjectFile, TrustConsent, consents, location, uses_of_file
 from orchestrator.cli.trust.tool_pin import ToolPins, all_pins
 from orchestrator.cli.trust_option import TrustOptions
