@@ -13,10 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.engines.dbos import DbosDispatcher as DbosDispatcher
+    from orchestrator.around import DbosDispatcher as DbosDispatcher
+    from orchestrator.around import PostgresJournal as PostgresJournal
+    from orchestrator.around import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.engines.dispatcher import WorkerLimits as WorkerLimits
     from orchestrator.engines.local_engine import LocalEngine as LocalEngine
-    from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.engines.worker import Worker as Worker
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import GraphError as GraphError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from orchestrator.errors import RunStopped as RunStopped
     from orchestrator.errors import RunUnknown as RunUnknown
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
-    from orchestrator.journal.postgres import PostgresJournal as PostgresJournal
     from orchestrator.journal.sqlite import SqliteJournal as SqliteJournal
     from orchestrator.journal.sqlite.conversation import SqliteMemory as SqliteMemory
     from orchestrator.kernel.graph import Edge as Edge
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Agent": "runtime.llm_loop.agent",
     "ConfigError": "errors",
-    "DbosDispatcher": "engines.dbos",
+    "DbosDispatcher": "around",
     "Edge": "kernel.graph",
     "Graph": "kernel.graph",
     "GraphError": "errors",
@@ -111,8 +111,8 @@ _PUBLIC = {
     "ModelRetry": "errors",
     "OrchestratorError": "errors",
     "Outcome": "kernel.outcome",
-    "PostgresJournal": "journal.postgres",
-    "ProcrastinateDispatcher": "engines.procrastinate",
+    "PostgresJournal": "around",
+    "ProcrastinateDispatcher": "around",
     "Question": "machines.question",
     "Refused": "errors",
     "Request": "llm.message",
@@ -212,7 +212,7 @@ def __dir__() -> list[str]:
 def _draw_in_notebooks() -> None:
     """Load the drawings of graphs if IPython is loaded: the kernel, whose objects notebooks show, draws nothing."""
     if "IPython" in sys.modules:
-        import_module(f"{__name__}.drawing.notebook")
+        from orchestrator.around import bundle  # noqa: F401 - the module that has it adds the drawings
 
 
 _draw_in_notebooks()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from orchestrator import around
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:
-    from orchestrator.journal.postgres import PostgresJournal
+    from orchestrator.around import PostgresJournal
 
 StoredJournal: TypeAlias = "SqliteJournal | PostgresJournal"
 """Beside the contract, both have `open`, `size`, `check` and `address`, and are async context managers."""
@@ -31,8 +32,6 @@ def journal_at(
     means OPENING. A command of an `operator` works on a full disk, if the journal is a file.
     """
     if isinstance(address, JournalAddress):
-        from orchestrator.journal.postgres import PostgresJournal
-
         seconds = OPENING if opening is None else opening
-        return PostgresJournal(address, only_reads=only_reads, create=create, opening=seconds)
+        return around.PostgresJournal(address, only_reads=only_reads, create=create, opening=seconds)
     return SqliteJournal(address, only_reads=only_reads, operator=operator)

@@ -11,28 +11,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.around import McpServer as McpServer
+    from orchestrator.around import PydanticAIModel as PydanticAIModel
     from orchestrator.providers.anthropic import Anthropic as Anthropic
     from orchestrator.providers.fallback import Fallback as Fallback
     from orchestrator.providers.limiter import RateLimit as RateLimit
     from orchestrator.providers.limiter import RateLimitedModel as RateLimitedModel
     from orchestrator.providers.limiter import RateLimiter as RateLimiter
-    from orchestrator.providers.mcp import McpServer as McpServer
     from orchestrator.providers.openai import OpenAI as OpenAI
     from orchestrator.providers.price import genai_prices as genai_prices
     from orchestrator.providers.price import price_table as price_table
-    from orchestrator.providers.pydantic_ai import PydanticAIModel as PydanticAIModel
 
 _HOME = {
-    "Anthropic": "anthropic",
-    "Fallback": "fallback",
-    "RateLimitedModel": "limiter",
-    "McpServer": "mcp",
-    "OpenAI": "openai",
-    "PydanticAIModel": "pydantic_ai",
-    "RateLimit": "limiter",
-    "RateLimiter": "limiter",
-    "genai_prices": "price",
-    "price_table": "price",
+    "Anthropic": "providers.anthropic",
+    "Fallback": "providers.fallback",
+    "RateLimitedModel": "providers.limiter",
+    "McpServer": "around",
+    "OpenAI": "providers.openai",
+    "PydanticAIModel": "around",
+    "RateLimit": "providers.limiter",
+    "RateLimiter": "providers.limiter",
+    "genai_prices": "providers.price",
+    "price_table": "providers.price",
 }
 """Public name -> its module."""
 
@@ -42,6 +42,6 @@ __all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree w
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(import_module(f"orchestrator.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.around import ReplayLLM as ReplayLLM
+    from orchestrator.around import ReplayTools as ReplayTools
+    from orchestrator.around import assert_replays as assert_replays
     from orchestrator.journal.crashing import CrashingJournal as CrashingJournal
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
     from orchestrator.providers.model_guard import refuse_real_models as refuse_real_models
-    from orchestrator.providers.replay import ReplayLLM as ReplayLLM
-    from orchestrator.providers.replay import ReplayTools as ReplayTools
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.testing.clock import FakeClock as FakeClock
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from orchestrator.testing.purity import check_guard as check_guard
     from orchestrator.testing.purity import pure as pure
     from orchestrator.testing.purity import strict_guards as strict_guards
-    from orchestrator.testing.replay import assert_replays as assert_replays
 
 _HOME = {
     "CrashingJournal": "journal.crashing",
@@ -37,10 +37,10 @@ _HOME = {
     "GraphCoverage": "testing.coverage",
     "GuardImpure": "testing.purity",
     "MemoryJournal": "journal.memory",
-    "ReplayLLM": "providers.replay",
-    "ReplayTools": "providers.replay",
+    "ReplayLLM": "around",
+    "ReplayTools": "around",
     "ScriptedLLM": "providers.scripted",
-    "assert_replays": "testing.replay",
+    "assert_replays": "around",
     "check_guard": "testing.purity",
     "edge_paths": "testing.paths",
     "parametrize_paths": "testing.paths",

@@ -147,7 +147,7 @@ def test_what_else_an_application_needs_comes_from_four_packages(package: Any, n
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
     seen = _typed(package.__file__)
-    below = "orchestrator." if package is testing else f"{package.__name__}."
+    below = "orchestrator." if package in {testing, providers} else f"{package.__name__}."
     assert {name: module.removeprefix(below) for name, module in seen.items()} == package._HOME
 
 

@@ -33,7 +33,7 @@ from tests.dashboards.monitoring import AgentHost, JournalWatch, Monitoring, run
 from tests.dashboards.on_call import OnCall
 from tests.dashboards.quiet_host import OFFICE
 from tests.dashboards.story import Story, value
-from tests.dashboards.telling import ENDS, PICTURES, Hosts, calls, tell
+from tests.dashboards.telling import ENDS, EXPLAINED, PICTURES, WITHHELD, Hosts, calls, tell
 
 pytestmark = [
     pytest.mark.campaign,
@@ -44,15 +44,6 @@ NOT_SHOWN = {
     "OrchestratorTransitionOverheadHigh": "the kernel cannot be made slow without touching it",
 }
 """Alerts that this run does not make fire, each with its reason; promtool's tests have them all."""
-EXPLAINED = {
-    "OrchestratorRetryStorm",
-    "OrchestratorRetriesExhausted",
-    "OrchestratorJournalSlow",
-    "OrchestratorMetricsAbsent",
-}
-"""Inhibited here: another alert says why."""
-WITHHELD = EXPLAINED | {"OrchestratorBudgetHeadroomLow", "OrchestratorTransitionFailureRatioHigh"}
-"""They may fire and reach nobody: for information only, or explained by another alert."""
 LARGEST = 100_000
 """Bytes of a picture that is committed."""
 

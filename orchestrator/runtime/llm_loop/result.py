@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
 
+from orchestrator import around
 from orchestrator.errors import (
     BudgetExceeded,
     LLMError,
@@ -47,7 +48,6 @@ class EndedRun(Protocol):
 
 def result_bundle(result: EndedRun, *graphs: Graph) -> dict[str, str]:
     """Return a result as text and as HTML, with its path on the first of the graphs that has all of its edges."""
-    from orchestrator.drawing.notebook import bundle
     from orchestrator.runtime.runs.story import path_marks
     from orchestrator.telemetry.history import History
 
@@ -65,7 +65,7 @@ def result_bundle(result: EndedRun, *graphs: Graph) -> dict[str, str]:
     graph = next((one for one in graphs if _has(one, path)), None)
     current = path[-1].dest if path else None
     marks = path_marks(History(limit=0, facts=path), current=current, status=result.outcome.value)
-    return bundle(facts, graph, marks)
+    return around.bundle(facts, graph, marks)
 
 
 def _usage_text(usage: Usage | None) -> str:
@@ -78,9 +78,9 @@ def _usage_text(usage: Usage | None) -> str:
 
 def agent_bundle(name: str, model: object, tools: Iterable[str], graph: Graph) -> dict[str, str]:
     """Return an agent as text and as HTML, with its graph."""
-    from orchestrator.drawing.notebook import bundle
-
-    return bundle({"agent": name, "model": model, "tools": ", ".join(tools), "graph": graph.name}, graph)
+    return around.bundle(
+        {"agent": name, "model": model, "tools": ", ".join(tools), "graph": graph.name}, graph
+    )
 
 
 def _has(graph: Graph, path: Iterable[Transition]) -> bool:

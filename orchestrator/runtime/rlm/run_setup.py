@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from orchestrator import around
 from orchestrator.errors import ConfigError, LLMError, OrchestratorError, RunError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
@@ -387,10 +388,12 @@ def _repl(given: RunResources, run: ModeRun, broker: SubCalls) -> Repl:
         if lacks := [name for name in _REPL if not callable(getattr(made, name, None))]:
             raise ConfigError(f"repl made {type(made).__name__}, which has no {', '.join(lacks)}")
         return made
-    from orchestrator.repl import ReplLimits, WorkerRepl  # a host may bring its own REPL
-
-    limits = ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else ReplLimits()
-    return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
+    limits = (
+        around.ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else around.ReplLimits()
+    )
+    return around.WorkerRepl(
+        ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits
+    )
 
 
 def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsModeSource:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
+from orchestrator import around
 from orchestrator.errors import RunError
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
@@ -23,7 +24,7 @@ from orchestrator.telemetry.history import History, StateStats
 from orchestrator.tools.result import RETURNED
 
 if TYPE_CHECKING:
-    from orchestrator.drawing.mark import GraphMarks
+    from orchestrator.around import GraphMarks
 
 LONGEST_CYCLE = 12
 """Most states in a row that are matched as one repetition."""
@@ -414,15 +415,13 @@ def run_marks(head: RunHead, story: Story, now: float, *, heat: Heat = "time") -
         now: Epoch seconds.
         heat: What makes a state darker.
     """
-    from orchestrator.drawing.element import duration  # runs are read also where nothing draws
-
     status = status_name(head)
     notes = {}
     if story.entered_at is not None and head.status != "ended":
         visits = story.history.states[story.state].visits
         here = f"visit {visits:,}, " if visits > 1 else ""
         notes[story.state] = (
-            f"{here}{_WORDS.get(status, status)} {duration(max(now - story.entered_at, 0.0))}"
+            f"{here}{_WORDS.get(status, status)} {around.duration(max(now - story.entered_at, 0.0))}"
         )
     return path_marks(story.history, heat=heat, current=story.state or None, status=status, notes=notes)
 
@@ -444,9 +443,6 @@ def path_marks(
         status: The colour of that state, one of `drawing.status.STATUSES`.
         notes: State -> text in its box in place of visits and time.
     """
-    from orchestrator.drawing.element import duration  # as above
-    from orchestrator.drawing.mark import GraphMarks
-
     states = history.states
     amount = {name: stats.total if heat == "time" else float(stats.visits) for name, stats in states.items()}
     whole = sum(amount.values()) or 1.0
@@ -454,8 +450,10 @@ def path_marks(
     for name, stats in states.items():
         if stats.visits:
             counted = f"{stats.visits:,} visit{'s' if stats.visits > 1 else ''}"
-            texts[name] = f"{counted} · {duration(stats.total)}" if stats.total >= _SHORTEST else counted
-    return GraphMarks(
+            texts[name] = (
+                f"{counted} · {around.duration(stats.total)}" if stats.total >= _SHORTEST else counted
+            )
+    return around.GraphMarks(
         current=current,
         status=status,
         notes=texts | dict(notes),
