@@ -29,8 +29,8 @@ from tests.benchmarks.peers.ergonomics.table import concepts
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.cli.test_demo import normal, shown_on_a_terminal
-from tests.guards import progress_sweep
 from tests.observability import observability_text
+from tests.runtime import progress_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPHS = "tests/data/golden/graph"

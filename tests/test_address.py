@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import Agent, CheckpointManager, OrchestrationStateMachine
+from orchestrator import Agent
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import JournalAddress, address_of, hidden
 from orchestrator.settings import Settings
@@ -116,12 +115,3 @@ def test_the_settings_take_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(ConfigError, match="not mysql") as refused:
         Settings.load()
     assert "secret" not in str(refused.value)
-
-
-def test_a_checkpoint_is_kept_in_a_database(database: str) -> None:
-    machine = OrchestrationStateMachine(observers=())
-    CheckpointManager(database).save_state_machine(machine)
-    found = CheckpointManager(database).load_state_machine(observers=())
-    assert found is not None
-    assert found.current_state == machine.current_state
-    assert asyncio.run(CheckpointManager(database, "another").load()) is None

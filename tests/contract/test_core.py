@@ -45,10 +45,10 @@ AROUND: dict[str, str] = {
 """Module or folder -> why the core does without it. Settings and the other doubles of `testing` are core: the limits of
 a process are read by the former, and the tests of the core are written with the latter."""
 
-FOLDERS = ("kernel", "guards", "callbacks", "machines", "tools", "llm", "journal")
-"""Tests of the core, by folder."""
-ELSEWHERE = re.compile(r"postgres")
-"""Files of these folders that have the other side as their subject."""
+CORE = ("kernel", "guards", "callbacks", "machines", "journal")
+"""Folders with the tests of the core; those of messages, tools and addresses are beside them."""
+OTHER_STORE = re.compile(r"postgres|test_head_counts")
+"""Tests of the store that stands around the core, and of both stores at once."""
 
 
 def is_around(name: str) -> bool:
@@ -86,12 +86,11 @@ def test_the_tests_of_the_core_pass_in_a_tree_without_what_stands_around_it(tmp_
             shutil.rmtree(path)
         else:
             path.with_suffix(".py").unlink()
-    files = sorted(
-        str(file.relative_to(tree))
-        for folder in FOLDERS
-        for file in (tree / "tests" / folder).rglob("test_*.py")
-        if not ELSEWHERE.search(file.name)
-    )
+    tests = [
+        *(tree / "tests").glob("test_*.py"),
+        *(file for folder in CORE for file in (tree / "tests" / folder).rglob("test_*.py")),
+    ]
+    files = sorted(str(file) for file in tests if not OTHER_STORE.search(file.name))
     ours = os.pathsep.join(str(tree / root) for root in (".", "callbacks", "guards"))
     done = subprocess.run(
         [

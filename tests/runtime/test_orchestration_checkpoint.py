@@ -274,3 +274,12 @@ def test_what_kept_a_machine_from_being_saved_is_what_is_said() -> None:
 
     with pytest.raises(StoreDown, match="the disk is full"):
         CheckpointManager(Full()).save_state_machine(machine())
+
+
+def test_a_checkpoint_is_kept_in_a_database(database: str) -> None:
+    machine = OrchestrationStateMachine(observers=())
+    CheckpointManager(database).save_state_machine(machine)
+    found = CheckpointManager(database).load_state_machine(observers=())
+    assert found is not None
+    assert found.current_state == machine.current_state
+    assert asyncio.run(CheckpointManager(database, "another").load()) is None

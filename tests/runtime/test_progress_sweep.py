@@ -11,7 +11,7 @@ import pytest
 from orchestrator import Limits
 from orchestrator.backtest import Policy, sweep
 from orchestrator.runtime.runs.runs import Runs
-from tests.guards.progress_sweep import GUIDE, PICTURE, figures, picture, table
+from tests.runtime.progress_sweep import GUIDE, PICTURE, figures, picture, table
 from tests.runtime.recorded_conversations import played
 
 ROOT = Path(__file__).parents[2]
