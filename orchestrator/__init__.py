@@ -82,10 +82,10 @@ if TYPE_CHECKING:
     from orchestrator.runtime.pipeline.orchestration.machine import StateMetrics as StateMetrics
     from orchestrator.runtime.pipeline.orchestration.machine import StateTransition as StateTransition
     from orchestrator.runtime.ralph.ralph import RalphOrchestrator as RalphOrchestrator
+    from orchestrator.runtime.run_stream import RunStream as RunStream
     from orchestrator.runtime.runs.runs import Runs as Runs
     from orchestrator.runtime.service.recovery import Migration as Migration
     from orchestrator.runtime.service.runtime import Runtime as Runtime
-    from orchestrator.runtime.service.stream import RunStream as RunStream
     from orchestrator.tools.context import ToolContext as ToolContext
     from orchestrator.tools.result import ToolResult as ToolResult
     from orchestrator.tools.spec import ToolSpec as ToolSpec
@@ -122,7 +122,7 @@ _PUBLIC = {
     "RunError": "errors",
     "RunExists": "errors",
     "RunStopped": "errors",
-    "RunStream": "runtime.service.stream",
+    "RunStream": "runtime.run_stream",
     "RunUnknown": "errors",
     "Runs": "runtime.runs.runs",
     "Runtime": "runtime.service.runtime",

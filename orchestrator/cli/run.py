@@ -59,11 +59,11 @@ from orchestrator.llm.run_event import (
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.question import WHY
+from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
 from orchestrator.runtime.llm_loop.run_options import Prompt
 from orchestrator.runtime.service.option import check_run_id
-from orchestrator.runtime.service.run_service import RunService
 from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
@@ -493,7 +493,7 @@ async def streamed(agent: Agent, shows: TextPrinter | EventLines, prompt: Prompt
     return result
 
 
-C = TypeVar("C", bound=RunService[Any])
+C = TypeVar("C", bound=Facade[Any])
 R = TypeVar("R")
 
 

@@ -49,9 +49,9 @@ from orchestrator.errors import ConfigError, JournalError, NotAdmitting, OtherAg
 from orchestrator.kernel.record import Follower
 from orchestrator.kernel.thread import running_loop
 from orchestrator.runtime.llm_loop.run_options import RunArguments
+from orchestrator.runtime.run_stream import RunStream
 from orchestrator.runtime.service.answer import default_actor
 from orchestrator.runtime.service.recovery import OpenRun
-from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.instrument import Load
 
 

@@ -86,7 +86,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.service.recovery": {
         "MOST_CLAIMS": 5,
     },
-    "orchestrator.runtime.service.stream": {
+    "orchestrator.runtime.service.run_feed": {
         "FINE": 256,
         "KEPT": 10000,
     },

@@ -293,6 +293,25 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert import_cycle(ROOT) == []
 
 
+SERVICE = "orchestrator.runtime.service"
+
+
+def test_the_run_service_knows_no_machine_and_no_facade() -> None:
+    """So that `runs` and the facades can stand on it without a circle. What all machines share is none."""
+    known = modules(ROOT)
+    machines = ROOT / "orchestrator" / "machines"
+    found = {
+        f"{name} imports {imported}"
+        for name, file in known.items()
+        if within(name, SERVICE)
+        for _, imported in imports(name, file, known)
+        if within(imported, "orchestrator_callbacks")
+        or (within(imported, "orchestrator.runtime") and not within(imported, SERVICE))
+        or (within(imported, "orchestrator.machines") and known[imported].parent != machines)
+    }
+    assert not found
+
+
 def test_every_exception_is_still_needed() -> None:
     known = modules(ROOT)
     used = {

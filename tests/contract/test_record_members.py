@@ -167,7 +167,7 @@ async def test_the_records_about_people_tools_and_memory_keep_their_members(writ
         observers=(),
     )
     async with waiting(agent) as (task, question):
-        live = agent._live.find("r")
+        live = agent._service.live.find("r")
         assert live is not None
         late = Signal(
             kind="decision", by="ben", payload={"call": "1:1", "decision": "approve", "digest": "f" * 64}

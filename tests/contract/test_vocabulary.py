@@ -209,7 +209,7 @@ CONCEPTS = {
     "prompt stage": "runtime/pipeline/prompt_stage.py", "command agent": "runtime/ralph/coding_agent.py",
     "run service": "runtime/service/run_service.py", "child run guard": "runtime/service/child_run.py",
     "resume plan": "runtime/service/resume_plan.py", "run scope": "runtime/service/child_run.py",
-    "recovery": "runtime/service/recovery.py", "stream": "runtime/service/stream.py",
+    "recovery": "runtime/service/recovery.py", "stream": "runtime/run_stream.py",
     "agent registry": "engines/agent_registry.py", "command handler": "engines/command_handler.py",
     "operator command": "engines/operator_command.py", "orphan recovery": "engines/orphan_recovery.py",
     "run queue": "engines/run_queue.py", "engine log": "engines/engine_log.py",

@@ -65,7 +65,7 @@ class Writer:
     async def stands(self, one: Agent, run: str, reason: str) -> None:
         """Wait until a run is parked for a reason, and its driver knows it."""
         while True:
-            live = one._live.find(run)
+            live = one._service.live.find(run)
             if live is not None and live.parked and (await self._journal.head(run)).reason == reason:
                 return
             await asyncio.sleep(0.001)

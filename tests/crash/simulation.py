@@ -93,7 +93,7 @@ class Process:
         self.outside = Outside(lines=world.lines, point=self.wait)
         link = Link(Tap(self.store, self.outside), self)
         self.agent = agent(self.outside, link, clock=self.clock, observers=(self,))
-        self.owner = self.agent._driver.owner
+        self.owner = self.agent._service.driver.owner
         self.doing: asyncio.Task[Any] | None = None
 
     def observe(self, fact: Fact) -> None:

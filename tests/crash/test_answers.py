@@ -74,7 +74,7 @@ async def asking(agent: Agent, journal: Journal, run: str) -> asyncio.Task[Resul
     task = asyncio.create_task(agent.run("pay x", run_id=run))
 
     async def parked() -> bool:
-        known = agent._live.find(run) is not None and await agent.pending(run)
+        known = agent._service.live.find(run) is not None and await agent.pending(run)
         return bool(known) and (await journal.head(run)).status == "parked"
 
     await until(parked)

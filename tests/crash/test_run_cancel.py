@@ -84,20 +84,20 @@ class Case:
 
     def agent(self) -> Agent:
         one = agent(self.outside, Tap(self.journal, self.outside), clock=self.clock)
-        opened = one._live.open
+        opened = one._service.live.open
 
         def open_(run: Any, *path: Any) -> None:
             self.runs.append(run)
             opened(run, *path)
 
-        one._live.open = open_  # type: ignore[method-assign, assignment]
+        one._service.live.open = open_  # type: ignore[method-assign, assignment]
         return one
 
     async def people(self, one: Agent) -> None:
         """Answer whatever is asked, by the truth outside."""
         while True:
             await asyncio.sleep(0)
-            if one._live.find(RUN) is None:
+            if one._service.live.find(RUN) is None:
                 continue
             for question in await one.pending(RUN):
                 by = {"digest": question.digest, "by": "ann"}
@@ -176,7 +176,7 @@ async def agree(case: Case) -> None:
     records = await case.journal.load(RUN)
     one = case.agent()
     stored = StoredRun.of(RUN, records)
-    again = standing(restored(stored, one._machine, one._deps, loop_codec()))
+    again = standing(restored(stored, one.machine, one._deps, loop_codec()))
     left = standing(case.runs[0])
     for name, value in left.items():
         assert again[name] == value, name
@@ -235,7 +235,7 @@ async def test_asked_at_any_await_to_stop_or_to_pause_it_does(
         case = Case()
 
         def act(one: Agent, task: asyncio.Task[Result]) -> None:
-            if one._live.find(RUN) is None:
+            if one._service.live.find(RUN) is None:
                 return
             if way == "cancel":
                 one.cancel(RUN, by="ann")
@@ -260,8 +260,8 @@ async def test_asked_at_any_await_to_stop_or_to_pause_it_does(
 
 async def lifted(one: Agent) -> None:
     """Let a paused run go on as soon as it stands still."""
-    while (run := one._live.find(RUN)) is not None:
+    while (run := one._service.live.find(RUN)) is not None:
         if run.control.pause_request is not None and run.parked:
-            one._control.go_on(RUN, "ann")
+            one._service.control.go_on(RUN, "ann")
             return
         await asyncio.sleep(0)

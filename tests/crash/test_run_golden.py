@@ -74,7 +74,7 @@ async def gone_on(one: Agent, run: str) -> Result:
     answered: set[str] = set()
     while not going.done():
         await asyncio.sleep(0.001)
-        for question in [] if one._live.find(run) is None else await one.pending(run):
+        for question in [] if one._service.live.find(run) is None else await one.pending(run):
             if question.digest not in answered:
                 answered.add(question.digest)
                 one.approve(run, question.key, by="ann")

@@ -41,7 +41,7 @@ def results(result: Result) -> list[str]:
 
 async def asks(one: Agent) -> Question:
     """Return what a run of this process asks, as soon as it does."""
-    while one._live.find(RUN) is None or not await one.pending(RUN):  # noqa: ASYNC110  it is not long
+    while one._service.live.find(RUN) is None or not await one.pending(RUN):  # noqa: ASYNC110  it is not long
         await asyncio.sleep(0)
     (question,) = await one.pending(RUN)
     return question
@@ -63,7 +63,7 @@ async def left_asking(outside: Outside, journal: Any, **options: Any) -> Questio
 async def five(agents: list[Agent], desk: Agent) -> list[Any]:
     """Let all of them resume the run at once, with a person who answers; what each was told."""
     going = [asyncio.ensure_future(one.resume(RUN)) for one in agents]
-    while not any(one._live.find(RUN) for one in agents):  # noqa: ASYNC110
+    while not any(one._service.live.find(RUN) for one in agents):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await desk.approve(RUN, by="ann")
     return list(await asyncio.gather(*going, return_exceptions=True))
@@ -253,7 +253,7 @@ async def stolen(folder: Path) -> None:
         going = asyncio.create_task(one.resume(RUN))
         while not going.done():
             await asyncio.sleep(0.01)
-            for question in [] if one._live.find(RUN) is None else await one.pending(RUN):
+            for question in [] if one._service.live.find(RUN) is None else await one.pending(RUN):
                 await answered(one, journal, question, outside.lines)
         result = await going
         assert results(result) == TOLD

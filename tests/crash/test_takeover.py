@@ -68,7 +68,7 @@ async def finished(journal: SqliteJournal, outside: Outside) -> Any:
     going = asyncio.create_task(one.resume(RUN))
     while not going.done():
         await asyncio.sleep(0.01)
-        for question in [] if one._live.find(RUN) is None else await one.pending(RUN):
+        for question in [] if one._service.live.find(RUN) is None else await one.pending(RUN):
             await answered(one, journal, question, outside.lines)
     return await going
 

@@ -73,7 +73,11 @@ def test_outside_of_a_notebook_a_graph_has_its_table_and_the_default_observers_a
     assert not in_notebook()
     assert LLM_LOOP._repr_mimebundle_(include=None, exclude=None)["text/plain"] == table(LLM_LOOP)
     assert Machine(LLM_LOOP, HOOKS["llm_loop"]())._repr_mimebundle_()["text/plain"] == table(LLM_LOOP)
-    assert [type(one).__name__ for one in Agent(ScriptedLLM([]))._observers] == ["TransitionLog", "Metrics"]
+    own = Agent(ScriptedLLM([]))._service.runtime.observers
+    assert [type(one).__name__ for one in own] == [
+        "TransitionLog",
+        "Metrics",
+    ]
 
 
 def test_a_machine_that_is_not_complete_is_shown_as_text() -> None:

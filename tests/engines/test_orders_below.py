@@ -71,12 +71,16 @@ def tree(mine: Mine, deep: int) -> tuple[Agent, str]:
 
 async def outcomes(agent: Agent, run_id: str) -> list[str]:
     """How the tool calls of a run came out, as the journal has it."""
-    return [record.body["outcome"] for record in await agent._journal.load(run_id) if record.kind == "done"]
+    return [
+        record.body["outcome"]
+        for record in await agent._service.journal.load(run_id)
+        if record.kind == "done"
+    ]
 
 
 async def end_of(agent: Agent, run_id: str) -> str:
     """How a run ended, as the journal has it."""
-    last = (await agent._journal.load(run_id))[-1]
+    last = (await agent._service.journal.load(run_id))[-1]
     assert last.kind == "ended"
     return str(last.body["outcome"])
 
@@ -145,7 +149,7 @@ async def test_a_call_below_that_was_approved_after_its_tool_was_disabled_does_n
 
 def asked_in(runner: Agent, run_id: str) -> list[str]:
     """Tools of the calls that people are asked about in a run under way."""
-    run = runner._live.find(run_id)
+    run = runner._service.live.find(run_id)
     return [] if run is None else [question.tool for question in run.ctx.ledger.asked.values()]
 
 
@@ -159,7 +163,7 @@ async def test_a_run_below_waits_for_its_blocked_model_and_goes_on_when_it_is_un
         await engine.control("block_model", model="deep", by="ann", why="too dear")
         mine.may.set()
         await until(lambda: bool(engine._active_commands._waiting))
-        parked = (await runner._journal.load(f"r{path}"))[-1]
+        parked = (await runner._service.journal.load(f"r{path}"))[-1]
         assert parked.kind == "parked"
         assert {name: parked.body[name] for name in ("reason", "model", "by", "why")} == {
             "reason": "waiting",

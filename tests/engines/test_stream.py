@@ -12,7 +12,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
 from orchestrator.llm.run_event import RunCreated, RunEvent, RunFinished, TextDelta
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.service.stream import RunStream
+from orchestrator.runtime.run_stream import RunStream
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import agent, until
 

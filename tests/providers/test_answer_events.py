@@ -212,7 +212,7 @@ async def answered(agent: Agent, going: Any) -> None:
     task = asyncio.ensure_future(going)
 
     def asks() -> bool:
-        run = agent._live.find("p")
+        run = agent._service.live.find("p")
         return task.done() or (run is not None and run.cursor.parked)
 
     await until(asks)

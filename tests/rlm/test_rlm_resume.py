@@ -353,7 +353,9 @@ async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
     running = asyncio.create_task(one[0].run("p", run_id="r"))
     await paused.wait()
     await until(
-        lambda: (live := one[0]._live.find("r")) is not None and live.control.pause_request is not None
+        lambda: (
+            (live := one[0]._service.live.find("r")) is not None and live.control.pause_request is not None
+        )
     )
     done = await one[0].resume("r", by="ann")
     assert (done.output, (await running).output) == ("still here", "still here")
@@ -381,7 +383,10 @@ async def test_hooks_run_in_the_same_order_and_as_often_in_a_run_that_is_paused_
         running = asyncio.create_task(one.run("p", run_id="r"))
         if pause:
             await until(
-                lambda: (live := one._live.find("r")) is not None and live.control.pause_request is not None
+                lambda: (
+                    (live := one._service.live.find("r")) is not None
+                    and live.control.pause_request is not None
+                )
             )
             await one.resume("r", by="ann")
         assert (await running).output == "1"

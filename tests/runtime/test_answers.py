@@ -299,7 +299,7 @@ async def test_an_answer_that_comes_between_judging_and_posting_wins(
 async def test_a_run_that_was_cancelled_meanwhile_takes_no_answer() -> None:
     office, journal = Office(), MemoryJournal()
     async with left_asking(journal) as (question,):
-        await office.agent(journal)._control._post("r", "cancel", "bob", "enough")
+        await office.agent(journal)._service.control._post("r", "cancel", "bob", "enough")
         await office.agent(journal).resume("r")
         with pytest.raises(RunOver, match=r"^run 'r' has ended: cancelled$"):
             await office.agent(journal).approve("r", question.key, by="ann")

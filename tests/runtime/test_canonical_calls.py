@@ -76,7 +76,7 @@ async def asked(agent: Agent) -> AsyncIterator[tuple[asyncio.Task[Result], Quest
         if task.done():
             raise AssertionError(f"nobody was asked: {task.result()}")
         with contextlib.suppress(Exception):
-            if (await agent._journal.head("r")).status == "parked":
+            if (await agent._service.journal.head("r")).status == "parked":
                 return (await agent.pending("r"))[0]
         return None
 
@@ -89,7 +89,7 @@ async def asked(agent: Agent) -> AsyncIterator[tuple[asyncio.Task[Result], Quest
 
 
 async def records(agent: Agent, kind: str) -> list[dict[str, Any]]:
-    return [dict(record.body) for record in await agent._journal.load("r") if record.kind == kind]
+    return [dict(record.body) for record in await agent._service.journal.load("r") if record.kind == kind]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -243,7 +243,7 @@ async def test_a_call_is_asked_again_if_its_tool_is_another_one_now(
         again = bank.agent(journal, tools=[bank.tool(**options)], version="2")
         await again.approve("r", digest=question.digest, by="ann")  # posted before the run is resumed
         task = asyncio.create_task(again.resume("r"))
-        renewed = await until(lambda: again._live.find("r") and _other(again, question))
+        renewed = await until(lambda: again._service.live.find("r") and _other(again, question))
         assert bank.paid == []
         assert renewed.arguments == question.arguments
         with pytest.raises(AnswerRefused, match="it is about other arguments"):
@@ -271,7 +271,7 @@ async def test_a_question_about_a_changed_schema_is_asked_again_in_its_new_form(
             pass
         again = bank.agent(journal, tools=[pay], version="2")
         task = asyncio.create_task(again.resume("r"))
-        renewed = await until(lambda: again._live.find("r") and _other(again, question))
+        renewed = await until(lambda: again._service.live.find("r") and _other(again, question))
         assert json.loads(renewed.arguments)["currency"] == "EUR"
         await again.approve("r", digest=renewed.digest)
         await task
@@ -317,7 +317,7 @@ async def test_an_approved_call_that_was_interrupted_is_asked_again_if_its_tool_
             await begun.wait()
         same = bank.agent(journal, tools=[bank.tool(effect="pure")], version="2")
         task = asyncio.create_task(same.resume("r"))
-        renewed = await until(lambda: same._live.find("r") and _other(same, question))
+        renewed = await until(lambda: same._service.live.find("r") and _other(same, question))
         assert bank.paid == []
         await same.approve("r", digest=renewed.digest)
         await task

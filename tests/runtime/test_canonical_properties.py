@@ -172,7 +172,7 @@ async def approved(
     task = asyncio.create_task(agent.run("go", run_id="r"))
     while not task.done():
         await asyncio.sleep(0)
-        if question is None and agent._live.find("r") and (found := await agent.pending("r")):
+        if question is None and agent._service.live.find("r") and (found := await agent.pending("r")):
             question = found[0]
             await agent.approve("r", digest=question.digest)
     await task

@@ -73,7 +73,7 @@ class Bank:
 
 
 async def question(agent: Agent) -> Question:
-    found: Question = await until(lambda: agent._live.find("r") and _first(agent))
+    found: Question = await until(lambda: agent._service.live.find("r") and _first(agent))
     return found
 
 
@@ -163,7 +163,7 @@ async def test_an_approved_call_is_asked_about_again_if_its_tool_changed(now: di
     async def other() -> Question | None:
         return next((one for one in await newer.pending("r") if one.digest != asked.digest), None)
 
-    renewed: Question = await until(lambda: newer._live.find("r") and other())
+    renewed: Question = await until(lambda: newer._service.live.find("r") and other())
     assert bank.paid == []
     await newer.approve("r", digest=renewed.digest, by="ann")
     await task

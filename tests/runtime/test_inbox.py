@@ -86,7 +86,7 @@ async def waiting(agent: Agent, *run_ids: str) -> AsyncIterator[list[asyncio.Tas
     tasks = [asyncio.create_task(agent.run("pay", run_id=run_id)) for run_id in run_ids]
 
     async def parked() -> bool:
-        return [head.status async for head in agent._journal.runs()] == ["parked"] * len(run_ids)
+        return [head.status async for head in agent._service.journal.runs()] == ["parked"] * len(run_ids)
 
     await until(parked)
     try:
@@ -170,7 +170,7 @@ async def test_one_run_that_cannot_be_read_keeps_none_of_its_batch_from_hearing(
             await journal.inbox("b")
         journal.broken.clear()
         assert (await asyncio.wait_for(tasks[1], 20)).output == "paid"
-    assert other._live.find("b") is None
+    assert other._service.live.find("b") is None
 
 
 async def test_a_trouble_that_comes_back_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,7 +214,7 @@ async def test_a_request_is_heard_with_the_first_look_after_it() -> None:
     agent = asking(journal)
     async with waiting(agent, "r"):
         await some_looks(journal)
-        run = agent._live.get("r")
+        run = agent._service.live.get("r")
         for number in range(5):
             before = journal.looks
             await journal.post("r", Posted(f"{number}", "pause", {"why": f"{number}"}, "eve"))

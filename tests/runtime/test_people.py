@@ -82,7 +82,7 @@ async def waiting(agent: Agent) -> AsyncIterator[tuple[asyncio.Task[Result], Que
     questions = await asked(agent)
 
     async def parked() -> bool:
-        return (await agent._journal.head("r")).status == "parked"
+        return (await agent._service.journal.head("r")).status == "parked"
 
     await until(parked)  # it is on disk
     try:
@@ -421,7 +421,7 @@ async def test_cancel_and_pause_reach_a_run_of_another_process(tmp_path: Path) -
         agent, other = office.agent(mine), Office().agent(theirs)
         async with waiting(agent) as (task, _):
             await other.pause("r", by="eve")
-            await until(lambda: agent._live.get("r").control.pause_request)
+            await until(lambda: agent._service.live.get("r").control.pause_request)
             await other.cancel("r", by="eve", why="wrong account")
             result = await task
         assert (result.outcome, office.paid) == (Outcome.CANCELLED, [])

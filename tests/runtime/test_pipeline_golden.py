@@ -395,7 +395,7 @@ def test_a_person_who_is_asked_within_a_stage_answers_through_the_pipeline_and_n
     async def inside() -> PipelineResult:
         running = asyncio.create_task(pipeline.run("x", run_id="r"))
         stage = "r:planning:1"
-        await until(lambda: pipeline._live.find(stage) and pipeline._live.get(stage).parked)
+        await until(lambda: pipeline._service.live.find(stage) and pipeline._service.live.get(stage).parked)
         [question] = await pipeline.pending(stage)
         assert await pipeline.pending("r") == []
         with pytest.raises(AnswerRefused):

@@ -258,13 +258,16 @@ def test_a_run_under_way_here_is_held_and_one_that_was_paused_goes_on() -> None:
         )
         running = asyncio.create_task(pipeline.run("x", run_id="r"))
         await until(
-            lambda: pipeline._live.find("r") and pipeline._live.get("r").cursor.state == "implementing"
+            lambda: (
+                pipeline._service.live.find("r")
+                and pipeline._service.live.get("r").cursor.state == "implementing"
+            )
         )
         with pytest.raises(Held):
             await pipeline.resume("r")
         pipeline.pause("r")
         release.set()
-        await until(lambda: pipeline._live.get("r").parked)
+        await until(lambda: pipeline._service.live.get("r").parked)
         resumed = await pipeline.resume("r")
         return resumed, await running
 

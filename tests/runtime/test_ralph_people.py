@@ -236,7 +236,7 @@ async def test_messages_of_another_process_are_read_in_order_and_none_is_lost_be
             await elsewhere.steer(request.run_id, "and a manual")
             await elsewhere.pause(request.run_id)
             await elsewhere.inform(request.run_id, "use tabs")
-            run = ralph._live.get(request.run_id)
+            run = ralph._service.live.get(request.run_id)
             await until(lambda: run.control.pause_request is not None)
             return world.usual(request)
 

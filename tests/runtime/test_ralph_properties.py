@@ -132,7 +132,7 @@ def drive(
 
     def work(request: AgentRequest) -> dict[str, Any]:
         if next(talked) <= steered:
-            run = ralph._live.get(request.run_id)
+            run = ralph._service.live.get(request.run_id)
             run_id = run.run_id
             ralph.steer(run_id, "more")
         return usual(request)

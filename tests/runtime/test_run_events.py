@@ -39,7 +39,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import RunParked
 from orchestrator.llm.message import ReasoningPiece, Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.service import stream
+from orchestrator.runtime.service import run_feed
 from tests.runtime.stage import Facts, agent, until
 
 Open = Callable[[], Journal]
@@ -274,7 +274,7 @@ async def test_a_reader_of_a_run_that_had_none_gets_the_pieces_of_the_next_answe
     going = asyncio.create_task(runner.run("go", run_id="r"))
     await started.wait()
     following = asyncio.create_task(read(runner.runs.events("r", follow=True)))
-    await until(lambda: runner._live.find("r").control.follower)  # type: ignore[union-attr]
+    await until(lambda: runner._service.live.find("r").control.follower)  # type: ignore[union-attr]
     first.set()
     await going
     events = await following
@@ -301,11 +301,11 @@ async def test_a_reader_that_waits_for_a_run_gets_the_pieces_of_its_first_answer
         runner = agent(llm, journal=journal)
         await runner.deposit("go", run_id="r")
         following = asyncio.create_task(follow(runner))
-        await until(lambda: runner._live._awaited)
+        await until(lambda: runner._service.live._awaited)
         await runner.resume("r")
         await following
         assert [event.text for event in events if isinstance(event, TextDelta)] == ["two", " words"]
-        assert runner._live._awaited == {}
+        assert runner._service.live._awaited == {}
 
 
 async def test_pieces_of_arguments_name_their_call_and_a_failed_attempt_is_void() -> None:
@@ -325,7 +325,7 @@ async def test_pieces_of_arguments_name_their_call_and_a_failed_attempt_is_void(
 
 
 async def test_a_slow_reader_of_the_owner_loses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "KEPT", 4)
+    monkeypatch.setattr(run_feed, "KEPT", 4)
     turns = 20
     llm = FunctionLLM(
         lambda request: call("look", what=str(len(llm.requests))) if len(llm.requests) <= turns else "x"
@@ -339,7 +339,7 @@ async def test_a_slow_reader_of_the_owner_loses_no_record(monkeypatch: pytest.Mo
 
     runner = agent(llm, [look], journal=journal, hooks=[Waits()])
     going = asyncio.create_task(runner.run("go", run_id="r"))
-    await until(lambda: runner._live.find("r"))
+    await until(lambda: runner._service.live.find("r"))
     following = runner.runs.events("r", follow=True)
     events = [await anext(following)]
     go.set()
@@ -354,12 +354,12 @@ async def test_a_reader_that_is_cancelled_leaves_the_run_alone_and_nothing_behin
     going = asyncio.create_task(runner.run("go", run_id="r"))
     await llm.said.wait()
     following = asyncio.create_task(read(runner.runs.events("r", follow=True)))
-    await until(lambda: runner._live.find("r").control.follower)  # type: ignore[union-attr]
+    await until(lambda: runner._service.live.find("r").control.follower)  # type: ignore[union-attr]
     await asyncio.sleep(0)
     following.cancel()
     await asyncio.wait((following,))
     assert following.cancelled()
-    assert not runner._live.find("r").control.follower._taps  # type: ignore[union-attr]
+    assert not runner._service.live.find("r").control.follower._taps  # type: ignore[union-attr]
     llm.let.set()
     assert (await going).output == "half an answer"
 

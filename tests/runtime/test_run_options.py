@@ -374,7 +374,7 @@ async def test_a_variant_has_its_own_model_and_tools_and_shares_machine_and_jour
     assert "there is no tool 'look'" in result.messages[-2].text
     assert (await one.run("go", run_id="a")).output == "agent's"
     assert {head.agent async for head in journal.runs()} == {"support"}
-    assert small._machine is one._machine
+    assert small.machine is one.machine
     assert [message.text for message in result.messages[:1]] == ["Agent."]
 
 

@@ -236,7 +236,7 @@ async def test_the_runs_below_are_told_with_their_own_ids_and_so_are_their_words
         assert own == [fact async for fact in runner.runs.events(run_id)]
     assert isinstance(facts[-1], RunFinished)
     assert facts[-1].run_id == "p"
-    assert len(runner._live) == 0
+    assert len(runner._service.live) == 0
 
 
 async def test_what_a_stream_said_is_in_no_log_no_metric_and_no_journal() -> None:

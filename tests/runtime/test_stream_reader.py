@@ -27,7 +27,8 @@ from orchestrator.llm.run_event import (
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.service.stream import FINE, KEPT, RunStream, StreamBuffer
+from orchestrator.runtime.run_stream import RunStream
+from orchestrator.runtime.service.run_feed import FINE, KEPT, StreamBuffer
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent, until
 
@@ -115,7 +116,7 @@ async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = 500
-    monkeypatch.setattr("orchestrator.runtime.service.stream.KEPT", most)
+    monkeypatch.setattr("orchestrator.runtime.service.run_feed.KEPT", most)
     turns = most // 8
     llm = FunctionLLM(lambda request: call("look") if len(llm.requests) <= turns else "done")
     runner = agent(llm, [look], limits=OFF, journal=MemoryJournal())
@@ -481,7 +482,7 @@ async def test_streams_of_many_runs_at_once_keep_apart() -> None:
 
     said = await asyncio.gather(*(one(number) for number in range(50)))
     assert list(said) == [f"answer to question {number}" for number in range(50)]
-    assert not len(runner._live)
+    assert not len(runner._service.live)
 
 
 async def test_a_generator_that_passes_a_stream_on_ends_with_its_own_reader() -> None:

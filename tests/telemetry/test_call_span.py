@@ -312,7 +312,7 @@ async def test_an_observer_that_fails_around_a_call_is_counted_and_changes_nothi
     stand = Stand()
     agent = Agent(ScriptedLLM(["done"]), observers=[Broken(at_exit=at_exit), stand.spans])
     assert (await agent.run("go")).outcome == "completed"
-    assert agent._driver.observer_errors == {"Broken": 1}
+    assert agent._service.driver.observer_errors == {"Broken": 1}
     assert len(stand.named("chat scripted")) == 1
 
 

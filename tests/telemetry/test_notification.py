@@ -132,7 +132,7 @@ async def test_an_answered_question_is_not_notified_and_a_run_with_marks_is_answ
         details = await agent.runs.get("r2")
         assert details.unread == []  # a mark is no request
         await agent.approve("r2", by="ann")
-        await until(lambda: agent._live.find("r2") is None)
+        await until(lambda: agent._service.live.find("r2") is None)
         assert (await agent.runs.result("r2")).outcome == "completed"
 
 

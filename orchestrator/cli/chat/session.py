@@ -24,7 +24,7 @@ from orchestrator.events import QuestionAnswered, QuestionAsked, RunEvent, RunSu
 from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.service.stream import RunStream
+from orchestrator.runtime.run_stream import RunStream
 
 HELP = """/new     start another conversation
 /resume  continue the run that was left at its question

@@ -7,8 +7,6 @@ command of a person. No process has to live between two commands: the run waits 
 from __future__ import annotations
 
 import asyncio
-import functools
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -37,8 +35,8 @@ from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_
 
 if TYPE_CHECKING:
     from orchestrator.runtime.approval.hosting import ApprovalHosting
+    from orchestrator.runtime.run_stream import RunStream
     from orchestrator.runtime.runs.runs import Runs
-    from orchestrator.runtime.service.stream import RunStream
 
 
 class Approval(ApprovalCommands):
@@ -251,14 +249,10 @@ class Approval(ApprovalCommands):
 
         Without `run_id` the id of the run is random.
         """
-        data, name = (
-            self._check_run(run_id, None, None, deadline, metadata=metadata, tags=tags),
-            run_id or secrets.token_hex(16),
-        )
-        from orchestrator.runtime.service.stream import RunStream
+        from orchestrator.runtime.run_stream import new_stream  # a command starts without it
 
-        work = functools.partial(self._begin, request, name, None, None, deadline, data)
-        return RunStream(name, work)
+        data = self._check_run(run_id, None, None, deadline, metadata=metadata, tags=tags)
+        return new_stream(self._begin, request, run_id, None, None, deadline, data)
 
     # ---- called by an engine ----
 

@@ -6,10 +6,9 @@ tools that are new to the observers are declared once.
 
 The child run is in the journal of its parent under its own key. Therefore it is resumed after a crash, it is stopped
 with its parent, and its facts go to the same observers.
-
-The first event is the first one after the last record that the journal had when the stream started. The stream does
-not read the records of earlier processes again into events: their reader had them. Of an ended run it has the end.
 """
+
+# ruff: noqa: SLF001 - variants and copies for child runs are agents too
 
 from __future__ import annotations
 
@@ -22,14 +21,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, Unpack, ov
 
 from typing_extensions import TypeVar
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
+from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
-from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Memory
 from orchestrator.llm.retry import RetryPolicy
@@ -38,6 +36,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
+from orchestrator.runtime.facade import Facade, HumanInput
 from orchestrator.runtime.llm_loop import agent_tool
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
@@ -52,16 +51,15 @@ from orchestrator.runtime.llm_loop.codec import (
     summary,
 )
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
-from orchestrator.runtime.llm_loop.result import ANSWERED, Result, agent_bundle, result_of
+from orchestrator.runtime.llm_loop.result import Result, agent_bundle, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
-from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.run_stream import RunStream, new_stream, resumed_stream
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, here, joined
 from orchestrator.runtime.service.option import OPTIONS, agent_data, new_id
-from orchestrator.runtime.service.ownership import joining
-from orchestrator.runtime.service.run_service import HumanInput, RunService
+from orchestrator.runtime.service.ownership import LocalDefinition, joining
+from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
-from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.context import DepsT, DepsT_contra
 from orchestrator.tools.run_context import RunContext
@@ -105,9 +103,6 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
     launch: Mapping[str, Any] | None
 
 
-# ruff: noqa: SLF001 - one class with agent.py
-
-
 class AgentChanges(TypedDict, total=False):
     """The arguments of Agent that a variant can have in place of its agent's."""
 
@@ -133,23 +128,19 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
     found = copy.copy(agent)
     if "deps" in given:
         found._source = DepsSource(given["deps"])
+    data = dict(agent._service.data)
     if "name" in given or "version" in given:
-        known = agent._data
-        name, version = (
-            given.get("name", known.get("agent")),
-            given.get("version", known.get("agent_version")),
+        named = agent_data(
+            given.get("name", data.get("agent")), given.get("version", data.get("agent_version"))
         )
-        stored = {key: value for key, value in agent._data.items() if key == "definition"}
-        found._data = {**agent_data(name, version), **stored}
+        data = named | {key: value for key, value in data.items() if key == "definition"}
     found._limits = given.get("limits", agent._limits) or Limits()
     found._instructions = given.get("instructions", agent._instructions)
     found._members = {}
-    found._deps = _changed_handles(agent, found.name, found._source.host, given)
-    if "definition" in found._data:
-        found._data = {**found._data, "definition": definition_of(found._deps.tools.offers)}
-    found._shares = False  # it belongs to its agent
-    found._driver, found._recovery = agent._driver.copy(), found._make_recovery()
-    found._declare()
+    found._deps = _changed_handles(agent, str(data.get("agent", "")), found._source.host, given)
+    if "definition" in data:
+        data["definition"] = definition_of(found._deps.tools.offers)
+    found._service = agent._service.varied(found, found._kind(agent._service.machine), data)
     found.hosting = found._make_hosting()
     refuse_unpriced(found._limits, subagent.prices(found))
     refuse_unknown_tools(found._limits, found._deps.tools)
@@ -178,219 +169,7 @@ def _changed_handles(agent: Agent, name: str, host: Any, given: Mapping[str, Any
     return made if "output_type" in given else replace(made, output=own.output)
 
 
-class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
-    """Runs of the LLM loop, from their start or from the journal. Base of `Agent`, which sets its members."""
-
-    _deps: LoopDeps
-    _source: per_run.DepsSource
-    _conversations: Conversations
-    _instructions: str | per_run.RunFunction | None
-    _launch: Mapping[str, Any] | None
-    _declared: set[object]
-    _members: dict[object, LoopService]
-    hosting: LoopHosting
-
-    # ---- called by RunService ----
-
-    def _declare(self) -> None:
-        names = (
-            self._machine.graph.fingerprint,
-            self._deps.model,
-            *(spec.name for spec in self._deps.tools.offers),
-        )
-        if names not in self._declared:  # variants share this set
-            self._declared.add(names)
-            deps, journal, limits = self._deps, self._journal, self._limits
-            compose.declare(self._observers, self._machine, deps, journal, limits, self.identity.name)
-
-    def _ending(self, run: LoopRun) -> Ending:
-        return ending(run)
-
-    def _summary(self, run: LoopRun) -> Mapping[str, Any]:
-        return summary(run)
-
-    def _result(self, run: LoopRun, path: Iterable[Transition], end: Ending) -> Result[OutputT]:
-        return result_of(run, path, end)
-
-    def _with_recorded_output(self, result: Result[OutputT], ended: Mapping[str, Any]) -> Result[OutputT]:
-        if self._deps.output is None and "output" in ended and result.outcome in ANSWERED:
-            return replace(result, output=ended["output"])
-        return result
-
-    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
-        handles = per_run.run_deps(self._deps, stored.created.get(OPTIONS) or {})
-        return restored(stored, self._machine, handles, self._codec)
-
-    def _lacks_deps(self, stored: StoredRun) -> bool:
-        return self._source.lacks(stored)
-
-    def _repeated_work(self, stored: StoredRun, tools: Mapping[str, str]) -> Iterable[str]:
-        return repeated_work(stored, tools)
-
-    def _check_model(self, limits: Limits | None) -> None:
-        refuse_real(self._deps.llm)
-        if limits is not None:
-            refuse_unpriced(limits, subagent.prices(self))
-            refuse_unknown_tools(limits, self._deps.tools)
-
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger has everything
-        root = await subagent.open_root(self._journal, head)
-        if root not in (None, head.run_id):
-            raise ConfigError(
-                f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
-            )
-
-    async def _update(
-        self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
-    ) -> None:
-        """Make its deps, count the usage of its child runs, set other limits, and charge a lost answer."""
-        await self._source.restore(run)
-        below = await agent_tool.recount(self, run, stored)
-        if below:
-            open_account(run, dormant=below)
-        await super()._update(run, stored, records, limits)
-        if limits is not None:
-            run.ctx.context.limit = self._context_limit(limits)
-        if agent_tool.asks(run, stored):
-            run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
-
-    async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
-        if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
-            why = f"run {run.parent_run_id!r} above it has ended"
-            run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
-        return await super()._drive(run, path)
-
-    def _out_of_hand(self, run: LoopRun) -> None:
-        admission.close_turn(run.ctx)  # an interrupted turn is answered, so the history stays valid
-
-    def _over(self, run: LoopRun) -> None:
-        self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
-
-    def _check_run(
-        self,
-        run_id: object,
-        conversation_id: object,
-        limits: object,
-        deadline: object,
-        /,
-        **options: Any,
-    ) -> per_run.RunSettings:
-        arguments.check_run(run_id, conversation_id, limits, deadline, kind=Limits)
-        if isinstance(limits, Limits):
-            refuse_unknown_tools(limits, self._deps.tools)
-        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
-
-    async def _begin(  # noqa: PLR0917 - the arguments of a new run
-        self,
-        prompt: Prompt,
-        run_id: str,
-        conversation_id: str | None,
-        limits: Limits | None,
-        deadline: float | None,
-        settings: per_run.RunSettings,
-        follower: Follower | None = None,
-        /,
-    ) -> Result[OutputT]:
-        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        run = await self._new(prompt, history, run_id, conversation_id, limits, settings)
-        run.follow(follower)
-        self._limit_time(run, deadline)
-        return await self._drive_run(run, park=self.parks)
-
-    # ---- private ----
-
-    def _make_hosting(self) -> LoopHosting:
-        parts = self._journal, self._driver, self._deps, self._live, self._recovery, self._launch
-        return LoopHosting(*parts, check=self._check_run, begin=self._begin)
-
-    async def _said_in(self, run_id: str) -> Sequence[Message]:
-        """Return the messages of a stored run up to its end or its last record."""
-        stored, _ = await self._recovery.read(run_id)
-        return history_of(stored, self._codec)
-
-    async def _new(  # noqa: PLR0917 - the arguments of `run`
-        self,
-        prompt: Prompt,
-        history: Sequence[Message],
-        run_id: str,
-        conversation_id: str | None,
-        limits: Limits | None,
-        options: per_run.RunSettings,
-        *,
-        deposited: bool = False,
-    ) -> LoopRun:
-        """Return a new run. A deposited one has deps only for the function of its instructions."""
-        self._check_model(None if limits is self._limits else limits)
-        limits = limits or self._limits
-        said = options.instructions or self._instructions
-        factory = None if deposited and not callable(said) else self._source.factory
-        deps, text = await per_run.prepare_run(self._deps, run_id, options, self._instructions, factory)
-        messages = opening(prompt, history, text)
-        ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
-        ctx.context.limit = self._context_limit(limits)
-        return Run(self._machine, run_id, ctx, deps, data={**self._data, **options.data} or None)
-
-    def _context_limit(self, limits: Limits) -> int:
-        return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
-
-
-R = TypeVar("R")
-
-
-def resumed_stream(
-    run_id: str, runs: Runs, refuse: Callable[[RunHead], None], resume: Callable[[], Awaitable[R]]
-) -> RunStream[Any, R]:
-    """Return the stream of a run that `resume` resumes when the first event is requested.
-
-    `refuse` raises for a run of another agent, whose events are not read then.
-    """
-
-    async def work(receive: Follower) -> R:
-        head = await runs.journal.head(run_id)
-        refuse(head)
-        events = _NewEvents(run_id, runs, receive, head.seq - (head.status == "ended"))
-        following = asyncio.create_task(events.follow())
-        try:
-            await asyncio.sleep(0)  # the follower waits for the run before the model is asked
-            result = await resume()
-            await following
-        except RunError:  # the run has parked, for example: its last events are in the journal
-            await _stopped(following)
-            await events.rest()
-            raise
-        finally:
-            await _stopped(following)
-        return result
-
-    return RunStream(run_id, work)
-
-
-class _NewEvents:
-    """Passes the events of a run after a record to the reader of its stream."""
-
-    def __init__(self, run_id: str, runs: Runs, receive: Follower, seq: int) -> None:
-        self._run_id, self._runs, self._receive = run_id, runs, receive
-        self._after: int | str = seq
-
-    async def follow(self) -> None:
-        """Pass the events on until the run has ended."""
-        async for event in self._runs.events(self._run_id, after=self._after, follow=True):
-            self._receive(event)
-            self._after = event.id or self._after
-
-    async def rest(self) -> None:
-        """Pass on the events that the journal has."""
-        async for event in self._runs.events(self._run_id, after=self._after):
-            self._receive(event)
-
-
-async def _stopped(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end."""
-    task.cancel()
-    await asyncio.wait((task,))
-
-
-class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
+class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     """Run the LLM loop: one agent for any number of runs, also concurrent ones.
 
     `Agent[Bank, Report]` gives a Bank to its tools and has a Report as its output; a type checker infers both.
@@ -468,34 +247,61 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         launch: Mapping[str, Any] | None = None,
     ) -> None:
         arguments.check_agent(locals(), Limits)
-        self._data, runtime = agent_data(name, version), runtime_of(runtime, journal, observers)
-        self._limits, self._instructions = limits or Limits(), instructions
-        self._machine, points = compose.machine(graph, hooks)
-        self._source = per_run.DepsSource(deps)
-        given = {"memory": memory, "price": runtime.price, "points": points, "agent": self.name}
-        given["host"] = self._source.host
-        self._deps = compose.handles(model, tools, runtime.clock, output_type, retry, params, **given)
-        self._set_up(runtime, self._deps.tools.find)
-        self._conversations = Conversations()
-        self._codec, self._launch = loop_codec(launch), launch
-        self._identify(
-            definition_of(self._deps.tools.offers), instructions, self._deps.output, launched=bool(launch)
+        runtime, data = runtime_of(runtime, journal, observers), agent_data(name, version)
+        self._limits, self._instructions, self._launch = limits or Limits(), instructions, launch
+        self._source, self._conversations = DepsSource(deps), Conversations()
+        bound, points = compose.machine(graph, hooks)
+        self._deps = compose.handles(
+            model,
+            tools,
+            runtime.clock,
+            output_type,
+            retry,
+            params,
+            memory=memory,
+            price=runtime.price,
+            points=points,
+            agent=str(data.get("agent", "")),
+            host=self._source.host,
         )
-        self._wire()
+        self._codec = loop_codec(launch)
+        self._declared: set[object] = set()
+        self._members: dict[object, Agent] = {}
+        """Agents of tools -> copies whose runs are those of this agent's tree."""
+        offers = self._deps.tools.offers
+        local = LocalDefinition.of(definition_of(offers), instructions, self._deps.output)
+        self._serve(runtime, bound, data, local=None if launch else local, find_tool=self._deps.tools.find)
         self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
-        self._members = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
         refuse_unknown_tools(self._limits, self._deps.tools)
 
-    def _wire(self, *watching: Observer, owner: str | None = None) -> None:
-        self._deps.stored_result = StoredResults(self._journal).read
-        self._declared: set[object] = set()
-        super()._wire(*watching, owner=owner)
+    def _serve(self, runtime: Runtime, machine: Machine, data: Mapping[str, Any], **options: Any) -> None:
+        """Make the service of its runs; options as for RunService."""
+        self._deps.stored_result = StoredResults(runtime.journal).read
+        self._service = RunService(self, self._kind(machine), runtime, data, **options)
+
+    def _kind(self, machine: Machine) -> RunKind[Result[OutputT]]:
+        """Return what its runs are to the service."""
+        return RunKind(
+            machine=machine,
+            codec=self._codec,
+            declare=self._declare,
+            ending=ending,
+            summary=summary,
+            result=result_of,
+            restore=self._restore,
+            update=self._update,
+            check_model=self._check_model,
+            check_resume=self._check_resume,
+            over=self._over,
+            lacks_deps=self._source.lacks,
+            repeated=repeated_work,
+        )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         tools = (spec.name for spec in self._deps.tools.offers)
-        return agent_bundle(self.name, self._deps.model, tools, self._machine.valid_graph)
+        return agent_bundle(self.name, self._deps.model, tools, self.machine.valid_graph)
 
     # ---- run ----
 
@@ -554,9 +360,9 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
                 "deps of a deposited run cannot be stored; give the worker's agent a factory for them"
             )
         checked, name = self._check_run(run_id, conversation_id, limits, None, **options), run_id or new_id()
-        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
+        history = await self._conversations.before(conversation_id, self._service.journal, self._said_in)
         run = await self._new(prompt, history, name, conversation_id, limits, checked, deposited=True)
-        return await self._deposit(run, tenant)
+        return await self._service.deposit(run, tenant)
 
     @with_arguments_of(run)
     def run_sync(self, prompt: Prompt, **options: Any) -> Result[OutputT]:
@@ -578,11 +384,11 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         Yields every event of the run and its child runs (`orchestrator.events`), also the pieces of the model's
         answers; the last event is RunFinished. `await stream.result()` returns the Result. A slow reader does not
         delay the run. If the reader stops early, the run is left where it was and can be resumed (see
-        `runtime.service.stream`). The run and its `deadline` start when the first event is requested. Raises
+        `runtime.run_stream`). The run and its `deadline` start when the first event is requested. Raises
         ConfigError; iterating raises the errors of `run`.
         """
         checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
-        return self._stream(prompt, run_id, conversation_id, limits, deadline, checked)
+        return new_stream(self._begin, prompt, run_id, conversation_id, limits, deadline, checked)
 
     async def resume(
         self,
@@ -615,7 +421,9 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         """
         arguments.check_run(limits=limits, kind=Limits)
         with self._source.given(run_id, deps):
-            return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
+            return await self._service.resume(
+                run_id, limits, by, again=again, from_agent=from_agent, drive=self._continue
+            )
 
     def stream_resume(
         self,
@@ -642,7 +450,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         return resumed_stream(
             run_id,
             self.runs,
-            lambda head: self._recovery.refuse_foreign(head, from_agent),
+            lambda head: self._service.recovery.refuse_foreign(head, from_agent),
             lambda: self.resume(run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps),
         )
 
@@ -666,26 +474,159 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         self._deps.validators += (as_validator(function),)
         return function
 
+    # ---- called by the engine and the service ----
+
+    def _check_run(
+        self,
+        run_id: object,
+        conversation_id: object,
+        limits: object,
+        deadline: object,
+        /,
+        **options: Any,
+    ) -> per_run.RunSettings:
+        arguments.check_run(run_id, conversation_id, limits, deadline, kind=Limits)
+        if isinstance(limits, Limits):
+            refuse_unknown_tools(limits, self._deps.tools)
+        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
+
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Prompt,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        deadline: float | None,
+        settings: per_run.RunSettings,
+        follower: Follower | None = None,
+        /,
+    ) -> Result[OutputT]:
+        journal = self._service.journal
+        history = await self._conversations.before(conversation_id, journal, self._said_in)
+        run = await self._new(prompt, history, run_id, conversation_id, limits, settings)
+        run.follow(follower)
+        self._service.limit_time(run, deadline)
+        return await self._service.drive(run, park=self.parks)
+
+    def _declare(self, service: RunService[Any]) -> None:
+        offers = self._deps.tools.offers
+        names = service.machine.graph.fingerprint, self._deps.model, *(spec.name for spec in offers)
+        if names not in self._declared:  # variants share this set
+            self._declared.add(names)
+            service.announce(self._limits.max_seconds, **compose.labels(self._deps.llm, offers))
+
+    def _restore(self, stored: StoredRun, records: Sequence[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
+        handles = per_run.run_deps(self._deps, stored.created.get(OPTIONS) or {})
+        run = restored(stored, self._service.machine, handles, self._codec)
+        if self._deps.output is None and "output" in (said := stored.ended or {}):
+            run.ctx.output = said["output"]  # the last record has it, if no message has
+        return run
+
+    def _check_model(self, limits: Limits | None) -> None:
+        refuse_real(self._deps.llm)
+        if limits is not None:
+            refuse_unpriced(limits, subagent.prices(self))
+            refuse_unknown_tools(limits, self._deps.tools)
+
+    async def _check_resume(self, head: RunHead, again: bool) -> None:  # noqa: ARG002, FBT001 - as RunKind
+        root = await subagent.open_root(self._service.journal, head)
+        if root not in (None, head.run_id):
+            raise ConfigError(
+                f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
+            )
+
+    async def _update(
+        self,
+        run: LoopRun,
+        stored: StoredRun,
+        records: Sequence[Record],  # noqa: ARG002 - as RunKind
+        limits: Limits | None,
+    ) -> None:
+        """Make its deps, count the usage of its child runs, and charge a lost answer."""
+        await self._source.restore(run)
+        below = await agent_tool.recount(self, run, stored)
+        if below:
+            open_account(run, dormant=below)
+        if limits is not None:
+            run.ctx.context.limit = self._context_limit(limits)
+        if agent_tool.asks(run, stored):
+            run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
+
+    async def _continue(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
+        """Drive a resumed run to its end."""
+        if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
+            why = f"run {run.parent_run_id!r} above it has ended"
+            run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
+        return await self._service.drive(run, path, park=self.parks)
+
+    def _over(self, run: LoopRun) -> None:
+        admission.close_turn(run.ctx)  # an interrupted turn is answered, so the history stays valid
+        self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
+
+    # ---- private ----
+
+    def _make_hosting(self) -> LoopHosting:
+        return LoopHosting(self._service, self._deps, self._launch, check=self._check_run, begin=self._begin)
+
+    async def _said_in(self, run_id: str) -> Sequence[Message]:
+        """Return the messages of a stored run up to its end or its last record."""
+        stored, _ = await self._service.recovery.read(run_id)
+        return history_of(stored, self._codec)
+
+    async def _new(  # noqa: PLR0917 - the arguments of `run`
+        self,
+        prompt: Prompt,
+        history: Sequence[Message],
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        options: per_run.RunSettings,
+        *,
+        deposited: bool = False,
+    ) -> LoopRun:
+        """Return a new run. A deposited one has deps only for the function of its instructions."""
+        self._check_model(None if limits is self._limits else limits)
+        limits = limits or self._limits
+        said = options.instructions or self._instructions
+        factory = None if deposited and not callable(said) else self._source.factory
+        deps, text = await per_run.prepare_run(self._deps, run_id, options, self._instructions, factory)
+        messages = opening(prompt, history, text)
+        ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
+        ctx.context.limit = self._context_limit(limits)
+        return self._service.new_run(run_id, ctx, deps, options.data)
+
+    def _context_limit(self, limits: Limits) -> int:
+        return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
+
 
 Orchestrator = Agent
 """The same class under the name of the specification."""
 
 
-# ruff: noqa: SLF001 - joins the live runs of its owner
-
-
-def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
+def child_agent(owner: Facade[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
     """Return an agent whose runs use the journal, observers and live runs of `owner`.
 
     `options` are for Agent.
     """
+    above = owner._service
     runtime = Runtime(
-        journal=owner._journal, observers=owner._observers, clock=owner._clock, price=owner._runtime.price
+        journal=above.journal,
+        observers=above.runtime.observers,
+        clock=above.clock,
+        price=above.runtime.price,
     )
     with joining():
         agent: Agent = Agent(runtime=runtime, output_type=output_type, **options)
-    agent._live, agent._control = owner._live, owner._control
-    agent._wire(ChildWaitObserver())
+    own = agent._service
+    agent._declared = set()
+    agent._serve(
+        runtime,
+        own.machine,
+        own.data,
+        live=above.live,
+        control=above.control,
+        watching=(ChildWaitObserver(),),
+    )
     return agent
 
 

@@ -16,7 +16,7 @@ import copy
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
@@ -42,7 +42,7 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
 if TYPE_CHECKING:
-    from orchestrator.runtime.llm_loop.agent import Agent, LoopService
+    from orchestrator.runtime.llm_loop.agent import Agent
 
 # ruff: noqa: SLF001 - one class with agent.py
 
@@ -152,7 +152,7 @@ class AgentTool:
                 f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
             )
         call = ChildCall(context.idempotency_key, parent)
-        child = cast("Agent", member(parent.agent, self.child))
+        child = member(parent.agent, self.child)
         return _answer(await call.result(child, task, partial(self.limits_of, lender.run.ctx)))
 
 
@@ -198,20 +198,27 @@ class ChildCall:
         self._guard.claim_child(run)
 
 
-def member(agent: LoopService, child: LoopService) -> LoopService:
+def member(agent: Agent, child: Agent) -> Agent:
     """Return a copy of `child` whose runs use the journal, the live runs and the engine of `agent`."""
     found = agent._members.get(child)
     if found is None:
         found = agent._members[child] = copy.copy(child)
-        found._journal, found._retire = agent._journal, agent._retire
-        found._live, found._control, found._members = agent._live, agent._control, agent._members
-        found.hosting = agent.hosting
+        found._members, found.hosting, found._declared = agent._members, agent.hosting, set()
         found._deps = replace(child._deps, points=agent.hosting.points_of_child(child.hosting))
-        found._wire(ChildWaitObserver(), owner=agent._driver.owner)
+        own, above = child._service, agent._service
+        found._serve(
+            own.runtime.on_journal_of(above.runtime),
+            own.machine,
+            own.data,
+            live=above.live,
+            control=above.control,
+            watching=(ChildWaitObserver(),),
+            owner=above.driver.owner,
+        )
     return found
 
 
-def prices(agent: LoopService, seen: Collection[LoopService] = ()) -> Iterator[Pricing]:
+def prices(agent: Agent, seen: Collection[Agent] = ()) -> Iterator[Pricing]:
     """Yield the cost information of an agent's model, and of the agents among its tools.
 
     A function that returns an agent is not called for this; its price is checked when it runs.
@@ -240,20 +247,20 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
     """
     path: Iterable[Transition] = ()
     try:
-        head = await agent._journal.head(run_id)
+        head = await agent._service.journal.head(run_id)
     except RunUnknown:
         options = replace(settings, data={**stored_data(parent.data or {}, SHARED), **settings.data})
         run = await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
         run.parent_run_id = parent.run_id
-        agent._limit_time(run, None)
+        agent._service.limit_time(run, None)
     else:
         if head.parent_run_id != parent.run_id:
             raise RunExists(run_id)
         if head.status == "ended":
-            return await agent._ended_result(run_id)
-        run, path = await agent._claim(run_id, None, f"run {parent.run_id}")
+            return await agent._service.ended_result(run_id)
+        run, path = await agent._service.claim(run_id, None, f"run {parent.run_id}")
     adopt(run)
-    return await agent._drive_run(run, path)
+    return await agent._service.drive(run, path)
 
 
 def _answer(result: Result) -> str:
@@ -319,7 +326,7 @@ class RunSampler:
         result = await call.result(
             agent, messages, lambda _: _limits(run.ctx.limits), _settings(run, request)
         )
-        return await _sampled_answer(agent._journal, result)
+        return await _sampled_answer(agent._service.journal, result)
 
     def _child_id(self, request: SamplingRequest) -> str:
         """Return the id of the child run. Equal requests of a call are numbered in their order."""
@@ -329,13 +336,13 @@ class RunSampler:
         return f"{self._run_id}:{self._key}:{digest}" + (f".{number}" if number > 1 else "")
 
 
-def sampling_agent(agent: LoopService) -> Agent:
+def sampling_agent(agent: Agent) -> Agent:
     """Return the agent of the sampling requests in the runs of `agent`."""
     key = agent, "sampling"
     if key not in agent._members:
-        bare = cast("Agent", agent).replace(tools=(), output_type=None, memory=None, instructions=None)
+        bare = agent.replace(tools=(), output_type=None, memory=None, instructions=None)
         agent._members[key] = member(agent, bare)
-    return cast("Agent", agent._members[key])
+    return agent._members[key]
 
 
 def _limits(limits: Limits) -> Limits:
@@ -404,7 +411,7 @@ async def _sampled_answer(journal: Journal, result: Result) -> Response:
 # ruff: noqa: SLF001 - one class with agent.py
 
 
-async def recount(agent: LoopService, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
+async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
     """Count the usage of a restored run's child runs again, and return it for each direct child run.
 
     Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
@@ -424,9 +431,7 @@ async def recount(agent: LoopService, run: LoopRun, stored: StoredRun) -> dict[s
     return found
 
 
-async def _children(
-    agent: LoopService, run: LoopRun, stored: StoredRun
-) -> AsyncIterator[tuple[LoopService, str]]:
+async def _children(agent: Agent, run: LoopRun, stored: StoredRun) -> AsyncIterator[tuple[Agent, str]]:
     """Yield the agent and the id of each child run that the calls of the last turn may have started."""
     may_sample = []
     for entry in stored.ledger.of_turn(run.ctx.iteration):
@@ -436,21 +441,21 @@ async def _children(
         elif spec is None or spec.takes_context:
             may_sample.append(f"{run.run_id}:{entry.key}:")
     if may_sample:
-        async for head in agent._journal.runs(parent_run_id=run.run_id):
+        async for head in agent._service.journal.runs(parent_run_id=run.run_id):
             if head.run_id.startswith(tuple(may_sample)):
                 yield sampling_agent(agent), head.run_id
 
 
-async def _used(agent: LoopService, run_id: str) -> Usage | None:
+async def _used(agent: Agent, run_id: str) -> Usage | None:
     """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
     try:
-        stored, _ = await agent._recovery.read(run_id)
+        stored, _ = await agent._service.recovery.read(run_id)
     except RunUnknown:
         return None
-    if stored.ended is not None or stored.fingerprint != agent._machine.valid_graph.fingerprint:
+    if stored.ended is not None or stored.fingerprint != agent.machine.valid_graph.fingerprint:
         spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
         return spent
-    run = restored(stored, agent._machine, agent._deps, agent._codec)
+    run = restored(stored, agent.machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
     return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import LLM, Clock, check_params
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
-from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent_tool import RunSampler
-from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.tools.collection import ToolSource
+from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, Point, ToolProvider, split
@@ -52,30 +49,16 @@ def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
     )
 
 
-def declare(  # noqa: PLR0917 - the parts of one agent, called in two places
-    observers: Sequence[Observer],
-    bound: Machine,
-    deps: LoopDeps,
-    journal: Journal,
-    limits: Limits,
-    agent: str,
-) -> None:
-    """Declare the names of an agent to the observers, so that every series exists at 0 before the first run."""
-    about: dict[str, Any] = {
-        "tools": [spec.name for spec in deps.tools.offers],
-        "model": deps.model,
-        "provider": str(getattr(deps.llm, "provider", "_unknown")),
-        "backends": [journal.backend],
+def labels(llm: LLM, tools: Iterable[ToolSpec]) -> dict[str, Any]:
+    """Return the names of models and tools, to declare them to the observers."""
+    found: dict[str, Any] = {
+        "tools": [spec.name for spec in tools],
+        "model": model_name(llm),
+        "provider": str(getattr(llm, "provider", "_unknown")),
     }
-    if models := getattr(deps.llm, "models", None):  # a policy that chooses between several models
-        about["models"] = dict(models)
-    for observer in observers:
-        announce = getattr(observer, "declare", None)
-        if is_metrics(observer):
-            observer.declare(bound.graph, agent=agent, run_seconds=limits.max_seconds or None, **about)
-        elif announce is not None:
-            announce(bound.graph, **about)
-    connect(observers, journal)
+    if models := getattr(llm, "models", None):  # a policy that chooses between several models
+        found["models"] = dict(models)
+    return found
 
 
 def model_name(llm: LLM) -> str:

@@ -6,12 +6,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.journal import Journal
 from orchestrator.runtime.llm_loop.agent_tool import AgentTool
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
-from orchestrator.runtime.service.ownership import RunRegistry
-from orchestrator.runtime.service.recovery import Recovery
+from orchestrator.runtime.service.run_service import RunService
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, Point
 
 
@@ -45,19 +42,16 @@ class HostPoints(Mapping[str, tuple[Point, ...]]):
 class LoopHosting(Hosting):
     """Engine-only interface of an agent that calls a model and tools."""
 
-    def __init__(  # noqa: PLR0917 - the parts of one agent, called in one place
+    def __init__(
         self,
-        journal: Journal,
-        driver: Driver,
+        service: RunService[Any],
         deps: LoopDeps,
-        live: RunRegistry,
-        recovery: Recovery,
         launch: Mapping[str, Any] | None,
         *,
         check: CheckRun,
         begin: BeginRun,
     ) -> None:
-        super().__init__(journal, driver, deps.clock, live, recovery, launch, check=check, begin=begin)
+        super().__init__(service, launch, check=check, begin=begin)
         self._deps = deps
         self._own_points: dict[str, Point] = {}
         self._points = deps.points = HostPoints(self._own_points, deps.points)

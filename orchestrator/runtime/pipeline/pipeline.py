@@ -43,15 +43,16 @@ from orchestrator.machines.pipeline.ports import (
 )
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.machines.plain import plain_json
+from orchestrator.runtime.facade import HumanInput
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
+from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.option import agent_data, host_data, new_id
 from orchestrator.runtime.service.recovery import rebuilt
-from orchestrator.runtime.service.run_service import HumanInput, announce
+from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
-from orchestrator.runtime.service.stream import RunStream
 from orchestrator_callbacks.pipeline import before, enter, leave, stage
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 from orchestrator_guards import Verdict
@@ -278,19 +279,30 @@ class Pipeline(HumanInput[PipelineResult]):
         if rubric is not None and not isinstance(rubric, Rubric):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
-        self._data = agent_data(name, version)
-        self._set_up(runtime_of(runtime, journal, observers))
-        self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
         self._codec = codec(launch)
+        self._service = RunService(
+            self,
+            RunKind(
+                machine=Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks))),
+                codec=self._codec,
+                declare=lambda service: service.announce(self._limits.max_seconds, _GUARDS),
+                ending=ending,
+                summary=summary,
+                result=result_of,
+                restore=self._restore,
+                check_resume=self._check_resume,
+                laps=("plan_ready",),
+            ),
+            runtime_of(runtime, journal, observers),
+            agent_data(name, version),
+        )
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
         if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
             raise ConfigError(f"budget must have a method `is_exhausted()`; {type(budget).__name__} does not")
         ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
-        self._deps = PipelineDeps(ports=ports, clock=self._clock, budget=budget, host=deps)
-        self._wire()
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery
+        self._deps = PipelineDeps(ports=ports, clock=self._service.clock, budget=budget, host=deps)
         stages = [port.hosting for port in ports.values() if isinstance(port, BoundStage)]
-        self.hosting = Hosting(*parts, launch, stages, check=self._check_run, begin=self._begin)
+        self.hosting = Hosting(self._service, launch, stages, check=self._check_run, begin=self._begin)
         """Engine-only interface of this pipeline."""
 
     # ---- run ----
@@ -343,7 +355,7 @@ class Pipeline(HumanInput[PipelineResult]):
         Raises the errors of `run`.
         """
         data = self._check_run(run_id, None, limits, None, metadata=metadata, tags=tags)
-        return await self._deposit(self._new(spec, run_id or new_id(), limits, data), tenant)
+        return await self._service.deposit(self._new(spec, run_id or new_id(), limits, data), tenant)
 
     @with_arguments_of(run)
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
@@ -362,7 +374,7 @@ class Pipeline(HumanInput[PipelineResult]):
     ) -> RunStream[Any, PipelineResult]:
         """Run as `run` does and stream the facts of the run and of its child runs; otherwise as `Agent.stream`."""
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
-        return self._stream(spec, run_id, None, limits, deadline, data)
+        return new_stream(self._begin, spec, run_id, None, limits, deadline, data)
 
     async def resume(
         self,
@@ -396,7 +408,9 @@ class Pipeline(HumanInput[PipelineResult]):
             Suspended: The run requires `again`, or failed to make progress too often.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
-        return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
+        return await self._service.resume(
+            run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
+        )
 
     # ---- private ----
 
@@ -404,7 +418,10 @@ class Pipeline(HumanInput[PipelineResult]):
         self, spec: Any, run_id: str, limits: PipelineLimits | None, data: Mapping[str, Any]
     ) -> PipelineRun:
         ctx = PipelineContext(plain_spec(spec), limits or self._limits, self._rubric)
-        return Run(self._machine, run_id, ctx, self._deps, data={**self._data, **data} or None)
+        return self._service.new_run(run_id, ctx, self._deps, data)
+
+    async def _drive(self, run: PipelineRun, path: Iterable[Transition] = ()) -> PipelineResult:
+        return await self._service.drive(run, path, park=self.parks)
 
     def _port(self, name: str, given: object) -> Port:
         """Return the port of a stage. Raises ConfigError if it is invalid."""
@@ -417,9 +434,7 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError(f"the effect of {name} is {effect!r}; allowed: {', '.join(EFFECTS)}")
         return port
 
-    # ---- called by RunService ----
-
-    laps = ("plan_ready",)
+    # ---- called by the engine and the service ----
 
     def _check_run(
         self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
@@ -442,42 +457,25 @@ class Pipeline(HumanInput[PipelineResult]):
     ) -> PipelineResult:
         run = self._new(prompt, run_id, limits, settings)
         run.follow(follower)
-        self._limit_time(run, deadline)
-        return await self._drive_run(run, park=self.parks)
-
-    def _declare(self) -> None:
-        announce(
-            self._observers,
-            self._machine.valid_graph,
-            self._journal,
-            self._limits.max_seconds,
-            self.identity.name,
-            guards=("affordable", "host_budget", "iterations", "refinements", "tokens"),
-        )
-
-    def _ending(self, run: PipelineRun) -> Ending:
-        return ending(run)
-
-    def _summary(self, run: PipelineRun) -> Mapping[str, Any]:
-        return summary(run)
-
-    def _result(self, run: PipelineRun, path: Iterable[Transition], end: Ending) -> PipelineResult:
-        return result_of(run, path, end)
+        self._service.limit_time(run, deadline)
+        return await self._drive(run)
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> PipelineRun:
-        return restored(stored, records, self._machine, self._deps, self._codec)
+        return restored(stored, records, self._service.machine, self._deps, self._codec)
 
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
+    async def _check_resume(self, head: RunHead, again: bool) -> None:  # noqa: FBT001 - as RunKind
         """Raise Suspended if an irreversible stage may have happened; the run is not claimed then."""
         if again or not any(is_irreversible(port) for port in self._deps.ports.values()):
             return
-        stored, records = await self._recovery.read(head.run_id)
-        unread = await stored.unread(self._journal)
+        stored, records = await self._service.recovery.read(head.run_id)
+        unread = await stored.unread(self._service.journal)
         cancelled = any(one.kind == "cancel" for one in unread)  # then no stage is executed any more
-        if stored.fingerprint == self._machine.valid_graph.fingerprint and not cancelled:
+        if stored.fingerprint == self._service.machine.valid_graph.fingerprint and not cancelled:
             refuse_unknown(self._restore(stored, records))
 
 
+_GUARDS = ("affordable", "host_budget", "iterations", "refinements", "tokens")
+"""Guards of verdicts that are not those of an edge."""
 _STATE_OF: Mapping[str, OrchestrationState] = {
     "planner": OrchestrationState.PLANNING,
     "validator": OrchestrationState.VALIDATING,

@@ -22,10 +22,10 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.ralph.contract import OUTPUTS, Role
 from orchestrator.machines.ralph.ports import AgentPort, AgentRequest
 from orchestrator.machines.ralph.reports import report_of
+from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent, child_agent, run_child
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.ralph.session import PROGRESS, TRANSITIONS
-from orchestrator.runtime.service.run_service import RunService
 from orchestrator.tools.spec import ToolSpec, tool
 
 _COMMON = """You are the {role} of a loop that plans, executes and reviews. You work with files: those of the project,
@@ -240,7 +240,7 @@ class PromptAgent:
         self._instructions = instructions
         self._options = {"model": model, "limits": limits, "retry": retry, "params": params}
 
-    def bound(self, owner: RunService[Any], role: Role) -> AgentPort:
+    def bound(self, owner: Facade[Any], role: Role) -> AgentPort:
         """Return the port of this agent, with its runs in the journal of `owner`. Raises ConfigError."""
         if not self._folder.is_dir():
             raise ConfigError(f"the folder {self._folder} of the {role.value} does not exist")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,18 +29,20 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphContext, RalphState, RoleCall, Task
 from orchestrator.machines.ralph.ports import AgentPort
+from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.ralph import session as ralph_log
 from orchestrator.runtime.ralph.prompt_agent import BoundAgent
 from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
+from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.option import agent_data, host_data
+from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.runtime.service.recovery import rebuilt
-from orchestrator.runtime.service.run_service import RunService
+from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
-from orchestrator.runtime.service.stream import RunStream
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 from orchestrator_guards import Verdict
@@ -122,11 +124,13 @@ class RalphResult:
         raise stopped(self, "; ".join(self.blockers)) from self.error
 
 
-def result_of(
-    run: Run[RalphContext, Any], tasks: Iterable[Task], path: Iterable[Transition], end: Ending
-) -> RalphResult:
+def result_of(run: Run[RalphContext, Any], path: Iterable[Transition], end: Ending) -> RalphResult:
     """Return the result of a run with this end."""
     ctx = run.ctx
+    tasks: tuple[Task, ...] = ()
+    with suppress(SessionFileError, OSError):  # the run's error explains why the files cannot be read
+        run.deps.session.refresh()
+        tasks = run.deps.session.tasks()
     return RalphResult(
         run_id=run.run_id,
         state=RalphState(run.cursor.state) if run.cursor.state in set(RalphState) else run.state,
@@ -223,7 +227,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     )
 
 
-class Ralph(RunService[RalphResult]):
+class Ralph(Facade[RalphResult]):
     """Run the ralph loop: plan, execute and review task by task, then check the whole against the goal.
 
     Sessions are directories below `root`. Their Markdown files define the status of tasks; the journal defines the
@@ -249,7 +253,6 @@ class Ralph(RunService[RalphResult]):
         GraphError: The graph is invalid or does not fit the hooks.
     """
 
-    waits_for = "questions wait for answers"
     bound_to = "the directory of its session"
     """Why no other machine could execute its runs."""
 
@@ -281,16 +284,32 @@ class Ralph(RunService[RalphResult]):
         self._root = Path(root)
         self._answer, self._strict = checked_answer_source(answer), fails_open_questions(open_questions)
         self._retry = retry or RetryPolicy()
-        self._data = agent_data(name, version)
-        self._set_up(runtime_of(runtime, journal, observers))
-        self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
-        self._codec = codec(launch)
+        self._codec, self._host = codec(launch), deps
+        live = RunRegistry()
+        self._service = RunService(
+            self,
+            RunKind(
+                machine=Machine(graph, collect(graph, enter, before, extra=tuple(hooks))),
+                codec=self._codec,
+                declare=lambda service: service.announce(self._limits.max_seconds),
+                ending=ending,
+                summary=summary,
+                result=result_of,
+                restore=self._restore,
+                update=self._update,
+                laps=("task_selected",),
+                waits_for="questions wait for answers",
+            ),
+            runtime_of(runtime, journal, observers),
+            agent_data(name, version),
+            live=live,
+            watching=(ralph_log.SessionLog(live.find),),
+        )
         self._agents = self._ports(planner, questioner, executor, reviewer, checker)
-        self._host = deps
-        self._wire(ralph_log.SessionLog(self._live.find))
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
         stages = [agent.hosting for agent in self._agents.values() if isinstance(agent, BoundAgent)]
-        self.hosting = Hosting(*parts, stages, check=self._check_run, begin=self._begin, bound=True)
+        self.hosting = Hosting(
+            self._service, launch, stages, check=self._check_run, begin=self._begin, bound=True
+        )
         """Engine-only interface of this agent."""
 
     # ---- run ----
@@ -341,7 +360,7 @@ class Ralph(RunService[RalphResult]):
         Without `run_id` the id of the run is random.
         """
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
-        return self._stream((request, session), run_id, None, limits, deadline, data)
+        return new_stream(self._begin, (request, session), run_id, None, limits, deadline, data)
 
     async def resume(
         self,
@@ -376,7 +395,9 @@ class Ralph(RunService[RalphResult]):
             SessionFileError: The session cannot be read.
         """
         arguments.check_run(limits=limits, kind=RalphLimits)
-        return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
+        return await self._service.resume(
+            run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
+        )
 
     # ---- messages of people ----
 
@@ -385,7 +406,7 @@ class Ralph(RunService[RalphResult]):
 
         Otherwise as `steer`.
         """
-        return self._control.say(run_id, "stop", why, by)
+        return self._service.control.say(run_id, "stop", why, by)
 
     def steer(self, run_id: str, text: str, *, by: str = "") -> Awaitable[None]:
         """Add a requirement to a run, which is planned at its next boundary.
@@ -393,11 +414,11 @@ class Ralph(RunService[RalphResult]):
         Messages are read in the order of sending, also from other processes. Raises RunUnknown and RunOver. Await the
         result if the run may belong to another process.
         """
-        return self._control.say(run_id, "steer", checked_text("steer", text), by)
+        return self._service.control.say(run_id, "steer", checked_text("steer", text), by)
 
     def inform(self, run_id: str, text: str, *, by: str = "") -> Awaitable[None]:
         """Add a note for all agents that are called from the next boundary on. As `steer`."""
-        return self._control.say(run_id, "inform", checked_text("inform", text), by)
+        return self._service.control.say(run_id, "inform", checked_text("inform", text), by)
 
     def answer(self, run_id: str, answers: Mapping[str, str], *, by: str = "") -> Awaitable[None]:
         """Answer questions of a waiting run: question id -> answer. As `steer`.
@@ -409,11 +430,11 @@ class Ralph(RunService[RalphResult]):
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"the answers are {given!r}; give question id -> answer")
         told = {str(one): checked_text("answer", text) for one, text in answers.items()}
-        return self._control.reply(run_id, told, by)
+        return self._service.control.reply(run_id, told, by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
         """Return the status of a run in this or another process. Raises RunUnknown."""
-        stored = StoredRun.of(run_id, await self._journal.load(run_id))
+        stored = StoredRun.of(run_id, await self._service.journal.load(run_id))
         return status(stored, self._codec.decoded(stored.context))
 
     # ---- private ----
@@ -440,11 +461,11 @@ class Ralph(RunService[RalphResult]):
         """Return the files of a session, and whether it is new. Raises SessionFileError, RunExists."""
         if session is not None:
             files = SessionDirectory.open(session)
-            for run_id in self._live:
-                if self._live.get(run_id).ctx.session_path == str(files.path):
+            for run_id in self._service.live:
+                if self._service.live.get(run_id).ctx.session_path == str(files.path):
                     raise RunExists(run_id)
             return files, False
-        began = session_id_for(datetime.fromtimestamp(self._clock.time()), self._root)  # noqa: DTZ006 - local time
+        began = session_id_for(datetime.fromtimestamp(self._service.clock.time()), self._root)  # noqa: DTZ006 - local time
         return SessionDirectory.create(self._root, request, began), True
 
     def _context(
@@ -462,24 +483,22 @@ class Ralph(RunService[RalphResult]):
             requirements=(request,) if request.strip() and not is_new else (),
         )
 
-    async def _alone(
-        self, run: RalphRun, files: SessionDirectory, path: Iterable[Transition] = ()
-    ) -> RalphResult:
+    async def _drive(self, run: RalphRun, path: Iterable[Transition] = ()) -> RalphResult:
         """Drive a run while no other run is active in its session, not even one with another journal."""
         with ExitStack() as stack:
             try:
-                stack.enter_context(files.locked())
+                stack.enter_context(SessionDirectory(Path(run.ctx.session_path)).locked())
             except (SessionFileError, OSError):
-                await self._driver.release(run)
+                await self._service.driver.release(run)
                 raise
-            return await self._drive_run(run, path)
+            return await self._service.drive(run, path)
 
     async def _free_id(self, session_id: str) -> str:
         """Return the id of the session's next run. Raises RunExists if the previous one has not ended."""
         number, name = 1, session_id
         while True:
             try:
-                head = await self._journal.head(name)
+                head = await self._service.journal.head(name)
             except RunUnknown:
                 return name
             if head.status != "ended":
@@ -491,17 +510,15 @@ class Ralph(RunService[RalphResult]):
         return RalphDeps(
             session=files,
             agents=self._agents,
-            clock=self._clock,
+            clock=self._service.clock,
             retry=self._retry,
-            look=self._control.deliver,
+            look=self._service.control.deliver,
             answer=self._answer,
-            price=self._runtime.price,
+            price=self._service.runtime.price,
             host=self._host,
         )
 
-    # ---- called by RunService ----
-
-    laps = ("task_selected",)
+    # ---- called by the engine and the service ----
 
     def _check_run(
         self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
@@ -529,47 +546,29 @@ class Ralph(RunService[RalphResult]):
             raise ConfigError("the request is empty; describe the goal in a sentence or more")
         files, is_new = self._opened(request, session)
         ctx = self._context(request, files, limits, is_new=is_new)
-        name, data = run_id or await self._free_id(files.id), {**self._data, **settings}
-        run: RalphRun = Run(self._machine, name, ctx, self._deps(files), data=data or None)
+        name = run_id or await self._free_id(files.id)
+        run = self._service.new_run(name, ctx, self._deps(files), settings)
         run.follow(follower)
-        self._limit_time(run, deadline)
-        return await self._alone(run, files)
-
-    def _ending(self, run: RalphRun) -> Ending:
-        return ending(run)
-
-    def _summary(self, run: RalphRun) -> Mapping[str, Any]:
-        return summary(run)
-
-    def _result(self, run: RalphRun, path: Iterable[Transition], end: Ending) -> RalphResult:
-        return result_of(run, _tasks(run), path, end)
+        self._service.limit_time(run, deadline)
+        return await self._drive(run)
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> RalphRun:  # noqa: ARG002 - the context has all
         ctx = self._codec.decoded(stored.context)
         deps = self._deps(SessionDirectory(Path(ctx.session_path)))
-        return rebuilt(stored, self._machine, ctx, deps, self._codec)
+        return rebuilt(stored, self._service.machine, ctx, deps, self._codec)
 
     async def _update(
-        self, run: RalphRun, stored: StoredRun, records: Sequence[Record], limits: RalphLimits | None
+        self,
+        run: RalphRun,
+        stored: StoredRun,  # noqa: ARG002 - as RunKind
+        records: Sequence[Record],
+        limits: RalphLimits | None,  # noqa: ARG002
     ) -> None:
         run.deps.session = SessionDirectory.open(run.ctx.session_path)
         ralph_log.mend_log(run, records)
-        await super()._update(run, stored, records, limits)
-
-    async def _drive(self, run: RalphRun, path: Iterable[Transition]) -> RalphResult:
-        return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
 
 
 RalphOrchestrator = Ralph
 """The same class under the name of the specification."""
 
 _OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
-
-
-def _tasks(run: RalphRun) -> tuple[Task, ...]:
-    """Return the tasks of the files; none if they cannot be read, which the run's error explains."""
-    try:
-        run.deps.session.refresh()
-    except (SessionFileError, OSError):
-        return ()
-    return run.deps.session.tasks()

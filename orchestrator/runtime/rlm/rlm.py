@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, Literal, Unpack
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
-from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
-from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
@@ -22,6 +19,7 @@ from orchestrator.machines.rlm.ending import ending
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
 from orchestrator.providers.model_guard import refuse_real
+from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.run_options import Conversations, Prompt, opening
 from orchestrator.runtime.rlm import result as rlm_record
@@ -34,12 +32,13 @@ from orchestrator.runtime.rlm.run_setup import (
     questions_of,
     tool_names,
 )
+from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
 from orchestrator.runtime.service.option import SHARED, agent_data, host_data, new_id, stored_data
-from orchestrator.runtime.service.run_service import RunService
+from orchestrator.runtime.service.ownership import LocalDefinition
+from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
-from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.approval_rule import definition_of
@@ -82,7 +81,7 @@ class ModeHosting(Hosting):
         return [self]
 
 
-class Rlm(RunService[RlmResult]):
+class Rlm(Facade[RlmResult]):
     """Answer prompts about data of any length: in mode `code` with code in a REPL, in mode `tools` with tool calls.
 
     The data (`context`) is a variable of the REPL, or is read with tools, and is never part of a request.
@@ -135,25 +134,38 @@ class Rlm(RunService[RlmResult]):
         arguments.check_agent(locals(), RlmLimits)
         runtime = runtime_of(runtime, journal, observers)
         self._equipment = given = RunResources.of(locals(), runtime)
-        self._limits, self._data = limits or self._mode.limits, agent_data(name, version)
-        self._set_up(runtime)
-        self._machine, self.laps = self._mode.machine(graph, hooks), self._mode.laps
+        self._limits = limits or self._mode.limits
         self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
-        self._identify(definition_of(given.tools), instructions, launched=bool(launch))
-        self._wire()
-        self.hosting = self._make_hosting(launch)
-        """Engine-only interface of this agent."""
-
-    def _make_hosting(self, launch: Mapping[str, Any] | None) -> ModeHosting:
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
-        return ModeHosting(
-            *parts,
+        self._service = RunService(
+            self,
+            RunKind(
+                machine=self._mode.machine(graph, hooks),
+                codec=self._codec,
+                declare=self._declare,
+                ending=ending,
+                summary=rlm_record.summary,
+                result=result_of,
+                restore=self._restore,
+                update=self._update,
+                check_model=self._check_model,
+                check_resume=self._check_resume,
+                over=self._over,
+                laps=self._mode.laps,
+            ),
+            runtime,
+            agent_data(name, version),
+            local=None if launch else LocalDefinition.of(definition_of(given.tools), instructions),
+        )
+        self.hosting = ModeHosting(
+            self._service,
+            launch,
             hosted=self._hosted,
-            resources=self._equipment,
+            resources=given,
             check=self._check_run,
             begin=self._begin,
         )
+        """Engine-only interface of this agent."""
 
     # ---- run ----
 
@@ -196,7 +208,9 @@ class Rlm(RunService[RlmResult]):
         """Store a run in the journal for a worker, and return its id; as `deposit` of an Agent."""
         data = self._check_run(run_id, conversation_id, limits, None, metadata=metadata, tags=tags)
         about, name = (prompt, context), run_id or new_id()
-        return await self._deposit(await self._begun(about, name, conversation_id, limits, data), tenant)
+        return await self._service.deposit(
+            await self._begun(about, name, conversation_id, limits, data), tenant
+        )
 
     @with_arguments_of(run)
     def run_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
@@ -217,7 +231,7 @@ class Rlm(RunService[RlmResult]):
     ) -> RunStream[Any, RlmResult]:
         """Answer a prompt as `run` does and stream the facts of the run; otherwise as `Agent.stream`."""
         data = self._check_run(run_id, conversation_id, limits, deadline, metadata=metadata, tags=tags)
-        return self._stream((prompt, context), run_id, conversation_id, limits, deadline, data)
+        return new_stream(self._begin, (prompt, context), run_id, conversation_id, limits, deadline, data)
 
     async def batch(
         self,
@@ -264,9 +278,11 @@ class Rlm(RunService[RlmResult]):
         `resume` of an Agent does, and Suspended if the run requires `again`.
         """
         arguments.check_run(limits=limits, kind=RlmLimits)
-        return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
+        return await self._service.resume(
+            run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
+        )
 
-    # ---- called by RunService ----
+    # ---- called by the engine and the service ----
 
     def _check_run(
         self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
@@ -287,53 +303,42 @@ class Rlm(RunService[RlmResult]):
     ) -> RlmResult:
         run = await self._begun(prompt, run_id, conversation_id, limits, settings)
         run.follow(follower)
-        self._limit_time(run, deadline)
-        return await self._run_child(run, park=self.parks)
+        self._service.limit_time(run, deadline)
+        return await self._drive(run)
 
-    def _declare(self) -> None:
-        tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
-        about: Any = SimpleNamespace(
-            tools=tools, llm=self._equipment.llm, model=compose.model_name(self._equipment.llm)
-        )
-        limits: Any = self._limits
-        compose.declare(self._observers, self._machine, about, self._journal, limits, self.identity.name)
-
-    def _ending(self, run: ModeRun) -> Ending:
-        return ending(run)
-
-    def _summary(self, run: ModeRun) -> Mapping[str, Any]:
-        return rlm_record.summary(run)
-
-    def _result(self, run: ModeRun, path: Iterable[Transition], end: Ending) -> RlmResult:
-        return result_of(run, path, end)
+    def _declare(self, service: RunService[RlmResult]) -> None:
+        labels = compose.labels(self._equipment.llm, self._mode.offers(self._equipment.tools))
+        service.announce(self._limits.max_seconds, **labels)
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> ModeRun:  # noqa: ARG002 - the context has all
-        return rlm_record.restored(stored, self._machine, self._deps(RunBudget(RlmLimits())), self._codec)
+        return rlm_record.restored(
+            stored, self._service.machine, self._deps(RunBudget(RlmLimits())), self._codec
+        )
 
     def _check_model(self, limits: RlmLimits | None) -> None:
         refuse_real(self._equipment.llm)
         if limits is not None:
             refuse_unpriced(limits, self._equipment.pricing)
 
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
+    async def _check_resume(self, head: RunHead, again: bool) -> None:  # noqa: FBT001 - as RunKind
         if again:
             return
-        stored, records = await self._recovery.read(head.run_id)
-        if stored.fingerprint == self._machine.valid_graph.fingerprint and not stored.unbegun:
-            tools = ToolSet(self._equipment.tools, clock=self._clock)
+        stored, records = await self._service.recovery.read(head.run_id)
+        if stored.fingerprint == self._service.machine.valid_graph.fingerprint and not stored.unbegun:
+            tools = ToolSet(self._equipment.tools, clock=self._service.clock)
             rlm_record.refuse_unknown(self._restore(stored, records), tools)
 
     async def _update(
-        self, run: ModeRun, stored: StoredRun, records: Sequence[Record], limits: RlmLimits | None
+        self,
+        run: ModeRun,
+        stored: StoredRun,  # noqa: ARG002 - as RunKind
+        records: Sequence[Record],
+        limits: RlmLimits | None,
     ) -> None:
-        await super()._update(run, stored, records, limits)
         rlm_record.charge(run, records)
         if limits is not None:
             run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
         run.deps.budget = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
-
-    async def _drive(self, run: ModeRun, path: Iterable[Transition]) -> RlmResult:
-        return await self._run_child(run, path, park=self.parks)
 
     def _over(self, run: ModeRun) -> None:
         said = rlm_record.said_in(run.ctx, run.ctx.earlier)
@@ -352,18 +357,18 @@ class Rlm(RunService[RlmResult]):
         """Return a new run with the earlier messages of its conversation."""
         asked, context = prompt if isinstance(prompt, tuple) else (prompt, None)
         said = opening(
-            asked, await self._conversations.before(conversation_id, self._journal, self._said_in), None
+            asked,
+            await self._conversations.before(conversation_id, self._service.journal, self._said_in),
+            None,
         )
         run = self._new(said, context, run_id, limits or self._limits, data)
         run.ctx.conversation_id = conversation_id
         return run
 
-    async def _run_child(
-        self, run: ModeRun, path: Iterable[Transition] = (), *, park: bool = False
-    ) -> RlmResult:
+    async def _drive(self, run: ModeRun, path: Iterable[Transition] = ()) -> RlmResult:
         """Drive a run to its end with its resources, which are closed afterwards."""
         async with equipped(self._equipment, run, self._nested_run):
-            return await self._drive_run(run, path, park=park)
+            return await self._service.drive(run, path, park=self.parks)
 
     async def _nested_run(
         self, parent: ModeRun, prompt: str, depth: int, budget: RunBudget, equipment: RunResources
@@ -382,7 +387,9 @@ class Rlm(RunService[RlmResult]):
             nested=equipment.nested,
             repl=equipment.repl,
             params=equipment.params,
-            runtime=Runtime(observers=self._observers, clock=self._clock, price=equipment.price),
+            runtime=Runtime(
+                observers=self._service.runtime.observers, clock=self._service.clock, price=equipment.price
+            ),
         )
         text, context = equipment.question_of(prompt)
         run = child._new(
@@ -390,9 +397,9 @@ class Rlm(RunService[RlmResult]):
         )
         run.parent_run_id, run.ctx.depth = parent.run_id, depth
         run.deps.budget, run.deps.hosted = RunBudget(child._limits, lender=budget), parent.deps.hosted
-        left = None if parent.expires_at is None else parent.expires_at - self._clock.monotonic()
-        child._limit_time(run, left)
-        return await child._run_child(run)
+        left = None if parent.expires_at is None else parent.expires_at - self._service.clock.monotonic()
+        child._service.limit_time(run, left)
+        return await child._drive(run)
 
     def _new(
         self,
@@ -415,9 +422,7 @@ class Rlm(RunService[RlmResult]):
             limits=limits,
             earlier=sum(one.role != "system" for one in earlier),
         )
-        return Run(
-            self._machine, run_id, ctx, self._deps(RunBudget(limits)), data={**self._data, **data} or None
-        )
+        return self._service.new_run(run_id, ctx, self._deps(RunBudget(limits)), data)
 
     def _deps(self, budget: RunBudget) -> ModeDeps:
         given = self._equipment
@@ -425,7 +430,7 @@ class Rlm(RunService[RlmResult]):
             llm=given.llm,
             model=compose.model_name(given.llm),
             retry=given.retry,
-            clock=self._clock,
+            clock=self._service.clock,
             budget=budget,
             price=given.price,
             params=given.params,
@@ -434,6 +439,6 @@ class Rlm(RunService[RlmResult]):
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""
-        stored, _ = await self._recovery.read(run_id)
+        stored, _ = await self._service.recovery.read(run_id)
         ctx = self._codec.read(stored)
         return rlm_record.said_in(ctx, ctx.earlier)

@@ -40,7 +40,7 @@ from orchestrator.runtime.runs.story import RunDetails, Story, not_ended
 from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.service.answer import PostedRequest, RunController
 from orchestrator.runtime.service.ownership import RunRegistry
-from orchestrator.runtime.service.stream import StreamBuffer
+from orchestrator.runtime.service.run_feed import StreamBuffer
 
 
 @dataclass(frozen=True, slots=True)

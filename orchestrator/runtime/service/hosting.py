@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from orchestrator.errors import RunUnknown
-from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.record import Fact, Follower
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request, ToolCall
-from orchestrator.llm.port import Clock
-from orchestrator.runtime.service.ownership import RunRegistry
-from orchestrator.runtime.service.recovery import OpenRun, Recovery
+from orchestrator.runtime.service.recovery import OpenRun
+from orchestrator.runtime.service.run_service import RunService
 from orchestrator.tools.result import ToolResult
 
 
@@ -80,13 +78,9 @@ class Hosting:
     tools: tuple[str, ...] = ()
     """Names of its tools."""
 
-    def __init__(  # noqa: PLR0917 - the parts of one agent, called in one place
+    def __init__(
         self,
-        journal: Journal,
-        driver: Driver,
-        clock: Clock,
-        live: RunRegistry,
-        recovery: Recovery,
+        service: RunService[Any],
         launch: Mapping[str, Any] | None,
         stages: Iterable[Hosting] = (),
         *,
@@ -94,17 +88,14 @@ class Hosting:
         begin: BeginRun,
         bound: bool = False,
     ) -> None:
-        self.journal = journal
+        self.journal, self.clock = service.journal, service.clock
         self.check = check
         """Checks the arguments and options of one run, and returns its settings. Raises ConfigError."""
         self.begin = begin
         """Starts a run with checked arguments and its settings, and drives it until it ends. Raises RunExists."""
         self._bound = bound
         """Whether its runs work on files of one host."""
-        self.clock = clock
-        self._driver = driver
-        self._live = live
-        self._recovery = recovery
+        self._driver, self._live, self._recovery = service.driver, service.live, service.recovery
         self._launched = bool(launch)
         self._stages = tuple(stages)
         """Interfaces of the agents that execute stages of its runs."""

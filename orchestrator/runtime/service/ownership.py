@@ -29,7 +29,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.runtime.service.stream import RunFeed
+from orchestrator.runtime.service.run_feed import RunFeed
 from orchestrator.tools.spec import SERVER
 
 _SHOWN: Final = 5

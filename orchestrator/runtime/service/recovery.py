@@ -159,8 +159,8 @@ class Recovery:
         agent: AgentIdentity | None = None,
         shared: bool = False,
         now: Callable[[], float] = time.time,
-        lacks_deps: Callable[[StoredRun], bool] = lambda _: False,
-        repeated: RepeatedWork = lambda _, __: (),
+        lacks_deps: Callable[[StoredRun], bool] | None = None,
+        repeated: RepeatedWork | None = None,
     ) -> None:
         self._journal = journal
         self._table = graph
@@ -171,8 +171,8 @@ class Recovery:
         """Name, version and tools of the agent."""
         self._shared = shared
         self._now = now
-        self._lacks_deps = lacks_deps
-        self._repeated = repeated
+        self._lacks_deps = lacks_deps or (lambda _: False)
+        self._repeated = repeated or (lambda _, __: ())
 
     @property
     def _graph(self) -> Graph:

@@ -1,33 +1,33 @@
-"""Execution of runs, the same for every graph: live in this process, durable in one journal, with control requests."""
+"""Execution of the runs of one graph, whatever the graph: live in this process, durable in one journal.
+
+A facade holds a RunService and tells it with a RunKind what its runs are. Nothing here knows a machine, and nobody
+derives from it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import functools
+import copy
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from orchestrator.errors import Corrupt, DeadlineExceeded, Held, OrchestratorError, OtherGraph, Suspended
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import INVALID_TABLE, Driver
-from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal, Record, RunHead, let_go
+from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Follower, Observer, RunRecovered, Transition
+from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.question import Question
-from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import option as arguments
 from orchestrator.runtime.service.answer import RunController
 from orchestrator.runtime.service.child_run import RunScope
-from orchestrator.runtime.service.option import new_id
 from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, RunRegistry, register
 from orchestrator.runtime.service.program import ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
@@ -35,10 +35,10 @@ from orchestrator.runtime.service.recovery import (
     DepsRequired,
     RecordedPath,
     Recovery,
+    RepeatedWork,
     RunAlreadyEnded,
 )
 from orchestrator.runtime.service.runtime import Runtime
-from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.scope import scope
@@ -62,282 +62,160 @@ def _warn_of_disabled_logger() -> None:
 
 
 _warned: list[bool] = []
+_A_PERSON = "it waits for a person"
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
-
-def announce(  # noqa: PLR0917 - the parts of one agent, called in two places
-    observers: Sequence[Observer],
-    graph: Graph,
-    journal: Journal,
-    max_seconds: float,
-    agent: str,
-    guards: Iterable[str] = (),
-) -> None:
-    """Declare the names of a graph without its own models and tools to the observers."""
-    for observer in observers:
-        tell = getattr(observer, "declare", None)
-        if is_metrics(observer):
-            observer.declare(
-                graph,
-                agent=agent,
-                guards=guards,
-                backends=[journal.backend],
-                run_seconds=max_seconds or None,
-            )
-        elif tell is not None:
-            tell(graph, backends=[journal.backend])
-    connect(observers, journal)
+CheckResume: TypeAlias = Callable[[RunHead, bool], Awaitable[None]]
+"""Checks whether a run may be resumed, given `again`, before it is claimed. Raises Suspended, ConfigError."""
+UpdateRun: TypeAlias = Callable[[Run[Any, Any], StoredRun, Sequence[Record], Any], Awaitable[None]]
+"""Changes a restored and claimed run besides its limits (the last argument): charges, and data outside its records."""
 
 
-def logger_of(observers: Sequence[Observer], run: Run[Any, Any]) -> Callable[[], Any] | None:
-    """Return a function that makes the logger for code inside a run, if there is a log."""
-    for observer in observers:
-        if isinstance(observer, TransitionLog):
-            return partial(observer.logger_for, run.run_id, run.graph.name)
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKind(Generic[R]):
+    """What the runs of one graph are to the service; R is the type of their results."""
+
+    machine: Machine
+    codec: ContextCodec[Any]
+    declare: Callable[[RunService[R]], None]
+    """Declares the names of the runs to the observers, with `RunService.announce`."""
+    ending: Callable[[Run[Any, Any]], Ending]
+    """Returns outcome and reason of a run in its terminal state."""
+    summary: Callable[[Run[Any, Any]], Mapping[str, Any]]
+    """Returns the totals for `run.completed`."""
+    result: Callable[[Run[Any, Any], Iterable[Transition], Ending], R]
+    """Returns the result of a run that ended, with its path."""
+    restore: Callable[[StoredRun, Sequence[Record]], Run[Any, Any]]
+    """Returns a run as of its last record. Changes nothing outside."""
+    update: UpdateRun | None = None
+    check_model: Callable[[Any], None] | None = None
+    """Checks that a run with these limits may call its model. None means unchanged limits."""
+    check_resume: CheckResume | None = None
+    over: Callable[[Run[Any, Any]], None] | None = None
+    """Cleans up a started run that is over here (it ended, or was left where it is), before its result is made."""
+    lacks_deps: Callable[[StoredRun], bool] | None = None
+    """Whether a run needs live deps that cannot be made here."""
+    repeated: RepeatedWork | None = None
+    laps: Container[str] = ()
+    """Events that count an iteration of the path."""
+    waits_for: str = ""
+    """Description of the cause that a parked run waits for; a person by default."""
 
 
 class RunService(Generic[R]):
-    """Runs the runs of one graph; R is the type of their results. Base of the facades in `runtime`."""
+    """Starts, drives, resumes and controls the runs of one agent; R is the type of their results.
 
-    _limits: Any
-    _machine: Machine
-    _codec: ContextCodec[Any]
-    _driver: Driver
-    _recovery: Recovery
-    _data: Mapping[str, Any] = MappingProxyType({})
-    """Name and version of the agent, stored with each of its runs."""
-    _shares: bool = False
-    """Whether other agents may use its journal."""
-    laps: Container[str] = ()
-    """Events that count an iteration of the path."""
-    waits_for: str = "it waits for a person"
-    """Description of the cause that a parked run waits for."""
-    parks: bool = False
-    """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
+    Args:
+        agent: The facade; tools that run agents find it as the agent of a run that is driven.
+        kind: What its runs are.
+        runtime: How they are executed.
+        data: Name and version of the agent, stored with each of its runs.
+        local: Its definition, which is stored with each run too; another agent of this name on the journal is refused.
+            None if the launch of each run says how its agent is made.
+        find_tool: Finds a tool of the agent, to check a person's edit of its arguments.
+        live: The live runs that these belong to; others by default.
+        control: Delivers the requests to them.
+        watching: Further observers of the runs.
+        owner: Owner of the runs in the journal.
 
-    @property
-    def name(self) -> str:
-        """Name of the agent; empty if it has none."""
-        return str(self._data.get("agent", ""))
+    Raises:
+        ConfigError: Another agent of this name has other tools.
+    """
 
-    @property
-    def version(self) -> str:
-        """Version of the agent; empty if it has none."""
-        return str(self._data.get("agent_version", ""))
+    def __init__(
+        self,
+        agent: object,
+        kind: RunKind[R],
+        runtime: Runtime,
+        data: Mapping[str, Any],
+        *,
+        local: LocalDefinition | None = None,
+        find_tool: Callable[[str], ToolSpec | None] = lambda _: None,
+        live: RunRegistry | None = None,
+        control: RunController | None = None,
+        watching: Iterable[Observer] = (),
+        owner: str | None = None,
+    ) -> None:
+        self.agent, self.kind, self.runtime, self.data = agent, kind, runtime, data
+        self.machine, self.journal, self.clock = kind.machine, runtime.journal, runtime.clock
+        self.live = RunRegistry() if live is None else live
+        self.control = control or RunController(self.live, self.journal, self.clock, find_tool)
+        if local is not None:
+            self.data = {**data, "definition": local.tools}
+            register(agent, self.journal, self.identity, local)
+        kind.declare(self)
+        self.driver = Driver(
+            self.machine,
+            observers=(self.live, *watching, *runtime.observers),
+            journal=self.journal,
+            owner=owner,
+            clock=self.clock,
+            ending=kind.ending,
+            summary=kind.summary,
+            codec=kind.codec,
+            agent=self.identity.name,
+            declare=partial(kind.declare, self),
+        )
+        self.recovery = _recovery_of(self, shared=runtime.own_journal is None)
 
-    @property
-    def machine(self) -> Machine:
-        """The `transitions.Machine` of its graph. A change through the library's interface applies to all its runs.
-
-        Each run follows at its next step, and its records have the fingerprint of the changed table. Several changes
-        go into one block `with agent.machine.changing():`.
-        """
-        return self._machine
+    def varied(self, agent: object, kind: RunKind[R], data: Mapping[str, Any]) -> Self:
+        """Return the service of a variant of the agent, with the same live runs, journal and observers."""
+        found = copy.copy(self)
+        found.agent, found.kind, found.data = agent, kind, data
+        found.driver = self.driver.copy()
+        found.recovery = _recovery_of(found, shared=False)  # it belongs to its agent
+        kind.declare(found)
+        return found
 
     @property
     def identity(self) -> AgentIdentity:
         """Name, version and tools of the agent."""
+        data = self.data
         return AgentIdentity(
-            self._machine.declared.name, self.name, self.version, self._data.get("definition")
+            self.machine.declared.name,
+            str(data.get("agent", "")),
+            str(data.get("agent_version", "")),
+            data.get("definition"),
         )
 
-    # ---- composition ----
+    def announce(self, max_seconds: float, guards: Iterable[str] = (), **labels: Any) -> None:
+        """Declare the names of the runs to the observers, so that every series exists at 0 before the first run.
 
-    def _set_up(self, runtime: Runtime, find_tool: Callable[[str], ToolSpec | None] = lambda _: None) -> None:
-        """Set the common services. `_wire` follows when machine and codec are set too."""
-        self._runtime, self._clock, self._retire = runtime, runtime.clock, runtime.retire
-        self._observers, self._journal = runtime.observers, runtime.journal
-        self._shares = runtime.own_journal is None
-        self._live = RunRegistry()
-        self._control = RunController(self._live, self._journal, self._clock, find_tool)
-
-    def _identify(self, definition: Mapping[str, str], *parts: object, launched: bool = False) -> None:
-        """Store the tools with each run, and refuse another agent of this name on the journal. Raises ConfigError.
-
-        Called between `_set_up` and `_wire`. With `launched`, the launch of each run says how its agent is made.
+        `labels` are the models and the tools, as `Metrics.declare` has them.
         """
-        if not launched:
-            self._data = {**self._data, "definition": definition}
-            register(self, self._journal, self.identity, LocalDefinition.of(definition, *parts))
-
-    def _wire(self, *watching: Observer, owner: str | None = None) -> None:
-        """Make the driver and the recovery of the runs, and declare their names to the observers."""
-        self._declare()
-        self._driver = Driver(
-            self._machine,
-            observers=(self._live, *watching, *self._observers),
-            journal=self._journal,
-            owner=owner,
-            clock=self._clock,
-            ending=self._ending,
-            summary=self._summary,
-            codec=self._codec,
-            agent=self.identity.name,
-            declare=self._declare,
-        )
-        self._recovery = self._make_recovery()
-
-    def _make_recovery(self) -> Recovery:
-        return Recovery(
-            self._journal,
-            self._machine,
-            self._codec,
-            self._driver.owner,
-            self._runtime.migrations,
-            agent=self.identity,
-            shared=self._shares,
-            now=self._clock.time,
-            lacks_deps=self._lacks_deps,
-            repeated=self._repeated_work,
-        )
-
-    # ---- implemented by facades ----
-
-    def _declare(self) -> None:
-        """Declare the names of the runs to the observers."""
-        seconds, agent = self._limits.max_seconds, self.identity.name
-        announce(self._observers, self._machine.graph, self._journal, seconds, agent)
-
-    def _ending(self, run: Run[Any, Any]) -> Ending:
-        """Return outcome and reason of a run in its terminal state."""
-        raise NotImplementedError
-
-    def _summary(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return the totals for `run.completed`."""
-        raise NotImplementedError
-
-    def _result(self, run: Run[Any, Any], path: Iterable[Transition], end: Ending) -> R:
-        """Return the result of a run that ended."""
-        raise NotImplementedError
-
-    def _with_recorded_output(self, result: R, ended: Mapping[str, Any]) -> R:  # noqa: ARG002 - by default none
-        """Return the result of an ended run with the part of its output that only its last record has."""
-        return result
-
-    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> Run[Any, Any]:
-        """Return a run as of its last record. Changes nothing outside."""
-        raise NotImplementedError
-
-    def _lacks_deps(self, stored: StoredRun) -> bool:  # noqa: ARG002 - by default no run has deps
-        """Return whether a run needs live deps that cannot be made here."""
-        return False
-
-    def _repeated_work(self, stored: StoredRun, tools: Mapping[str, str]) -> Iterable[str]:  # noqa: ARG002
-        """Say how a resumed run repeats its interrupted work."""
-        return ()
-
-    def _check_run(
-        self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
-    ) -> Any:
-        """Check the arguments and options of one run, and return its settings. Raises ConfigError."""
-        raise NotImplementedError
-
-    async def _begin(  # noqa: PLR0917 - the arguments of a new run
-        self,
-        prompt: Any,
-        run_id: str,
-        conversation_id: str | None,
-        limits: Any,
-        deadline: float | None,
-        settings: Any,
-        follower: Follower | None = None,
-        /,
-    ) -> R:
-        """Start a run with checked arguments and drive it to its end."""
-        raise NotImplementedError
-
-    def _check_model(self, limits: Any) -> None:
-        """Check that a run with these limits may call its model. None means unchanged limits."""
-
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
-        """Check that a run may be resumed, before it is claimed. Raises Suspended, ConfigError."""
-
-    async def _update(
-        self,
-        run: Run[Any, Any],
-        stored: StoredRun,  # noqa: ARG002 - for facades
-        records: Sequence[Record],  # noqa: ARG002
-        limits: Any,
-    ) -> None:
-        """Change a restored and claimed run: other limits, charges, and data outside of its records."""
-        if limits is not None:
-            run.ctx.limits = limits
-
-    async def _drive(self, run: Run[Any, Any], path: Iterable[Transition]) -> R:
-        """Drive a resumed run to its end."""
-        return await self._drive_run(run, path, park=self.parks)
-
-    def _out_of_hand(self, run: Run[Any, Any]) -> None:
-        """Clean up a run that is not driven any more, before its result is made."""
-
-    def _over(self, run: Run[Any, Any]) -> None:
-        """Clean up a started run that is over here: it ended, or was left where it is."""
+        about = {**labels, "backends": [self.journal.backend]}
+        for observer in self.runtime.observers:
+            tell = getattr(observer, "declare", None)
+            if is_metrics(observer):
+                observer.declare(
+                    self.machine.valid_graph,
+                    agent=self.identity.name,
+                    guards=guards,
+                    run_seconds=max_seconds or None,
+                    **about,
+                )
+            elif tell is not None:
+                tell(self.machine.valid_graph, **about)
+        connect(self.runtime.observers, self.journal)
 
     # ---- new runs ----
 
-    def _stream(  # noqa: PLR0917 - the arguments of a new run
-        self,
-        prompt: Any,
-        run_id: str | None,
-        conversation_id: str | None,
-        limits: Any,
-        deadline: float | None,
-        settings: Any,
-    ) -> RunStream[Any, R]:
-        """Return the stream of a new run with checked arguments."""
-        name = run_id or new_id()
-        work = functools.partial(self._begin, prompt, name, conversation_id, limits, deadline, settings)
-        return RunStream(name, work)
+    def new_run(self, run_id: str, ctx: Any, deps: Any, data: Mapping[str, Any]) -> Run[Any, Any]:
+        """Return a new run; `data` is that of the host."""
+        return Run(self.machine, run_id, ctx, deps, data={**self.data, **data} or None)
 
-    async def _deposit(self, run: Run[Any, Any], tenant: str) -> str:
+    async def deposit(self, run: Run[Any, Any], tenant: str) -> str:
         """Store a new run in the journal for a worker, and return its id. Raises ConfigError."""
-        await self._driver.deposit(run, {"tenant": tenant} if arguments.checked_tenant(tenant) else {})
+        await self.driver.deposit(run, {"tenant": tenant} if arguments.checked_tenant(tenant) else {})
         return run.run_id
 
-    # ---- control ----
-
-    @property
-    def runs(self) -> Runs:
-        """The runs of the journal, also those of other agents and processes."""
-        return Runs(self._journal, control=self._control)
-
-    def cancel(
-        self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""
-    ) -> Awaitable[None]:
-        """Request that a run stops: it starts nothing more and ends as `cancelled`.
-
-        A live run of this process has received the request when this returns. For a run of another process, await the
-        result: the request is in the journal then.
-
-        Args:
-            run_id: Id of the run.
-            reason: "caller", or "shutdown" if the process stops.
-            by: Who cancels the run.
-            why: The reason as text.
-
-        Raises:
-            RunUnknown: The run does not exist.
-            ConfigError: `reason` has another value.
-        """
-        return self._control.stop(run_id, reason, by, why)
-
-    def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
-        """Request that a run parks before its next step, after the work in flight; `resume` continues it.
-
-        As `cancel`.
-        """
-        return self._control.keep_future(run_id, by, why)
-
-    # ---- private ----
-
-    def _limit_time(self, run: Run[Any, Any], deadline: float | None) -> None:
+    def limit_time(self, run: Run[Any, Any], deadline: float | None) -> None:
         """Set the end of a new run: its time limit, and the caller's `deadline` in seconds from now."""
         if deadline is not None:
             run.ctx.deadline = max(0.0, deadline)
             if deadline <= 0:
                 run.stop(DeadlineExceeded(0.0))
-        self._set_end(run, self._control.clock.monotonic())
+        self._set_end(run, self.control.clock.monotonic())
 
     def _set_end(self, run: Run[Any, Any], began: float) -> None:
         """Set the time (monotonic) by which a run must end, from its start."""
@@ -345,102 +223,116 @@ class RunService(Generic[R]):
         expires_at = began + min(seconds) if seconds else None
         run.limit_time(expires_at, getattr(run.ctx.limits, "cancel_seconds", GRACE))
 
-    async def _drive_run(
-        self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False
-    ) -> R:
-        """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended."""
+    async def drive(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
+        """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended.
+
+        Child runs never park: they wait in this process.
+        """
         _warn_of_disabled_logger()
         if run.started_at is None and run.parent_run_id is None:
-            await self._recovery.refuse_second()
+            await self.recovery.refuse_second()
         try:
-            self._live.open(run, path)
+            self.live.open(run, path)
         except OrchestratorError:
-            await self._driver.release(run)
+            await self.driver.release(run)
             raise
+        logs = (one for one in self.runtime.observers if isinstance(one, TransitionLog))
+        log = next(logs, None)  # for code inside of the run
+        make_logger: Any = None if log is None else partial(log.logger_for, run.run_id, run.graph.name)
         end: R | None = None
         try:
-            async with self._control.listening(run.run_id):
+            async with self.control.listening(run.run_id):
                 try:
-                    make_logger = logger_of(self._observers, run)
-                    with scope(run.ctx.limits, make_logger=make_logger), RunScope(self, run):
-                        await self._control.deliver(run.run_id)
-                        await self._driver.drive(run, park=park)
+                    with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run):
+                        await self.control.deliver(run.run_id)
+                        await self.driver.drive(run, park=park)
                 finally:
-                    kept = self._live.close(run)
-                    self._out_of_hand(run)
+                    kept = self.live.close(run)
+                    if self.kind.over is not None and run.started_at is not None:  # else it was refused
+                        self.kind.over(run)
             if not run.ended:
                 leaves = run.control.pause_request is not None and run.control.pause_request.by == "shutdown"
                 invalid = run.cursor.parked_for == INVALID_TABLE
-                reason = "shutdown" if leaves else INVALID_TABLE if invalid else self.waits_for
+                reason = (
+                    "shutdown" if leaves else INVALID_TABLE if invalid else self.kind.waits_for or _A_PERSON
+                )
                 raise Suspended(run.run_id, reason)
-            end = self._result(run, kept, run.ending or self._ending(run))
+            end = self.kind.result(run, kept, run.ending or self.kind.ending(run))
             return end
         finally:
-            if run.started_at is not None:  # a refused run wrote no record
-                self._over(run)
-                if not run.ended:
-                    await self._driver.release(run)
-                    self._retire(run.run_id)
-            self._live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+            if run.started_at is not None and not run.ended:
+                await self.driver.release(run)
+                self.runtime.retire(run.run_id)
+            self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
 
-    async def _resume(
-        self, run_id: str, limits: Any, by: str, *, again: bool = False, from_agent: str | None = None
+    # ---- stored runs ----
+
+    async def resume(
+        self,
+        run_id: str,
+        limits: Any,
+        by: str,
+        *,
+        again: bool,
+        from_agent: str | None,
+        drive: Callable[[Run[Any, Any], Iterable[Transition]], Awaitable[R]],
     ) -> R:
         """Resume a run of the journal and return its result. For an ended run of this agent it is only read.
 
-        `limits`, unless None, replace the run's own. `again` and `from_agent` as for `Recovery.claim`.
+        `limits`, unless None, replace the run's own. `again` and `from_agent` as for `Recovery.claim`. `drive` gets
+        the resumed run with its path.
         """
-        live = self._live.find(run_id)
-        if live is not None:
-            return await self._resume_here(live, by, changed=limits is not None)
-        self._check_model(limits)
-        head = await self._journal.head(run_id)
+        live = self.live.find(run_id)
+        if live is not None:  # it may be paused here
+            if live.control.pause_request is None or limits is not None:
+                raise Held(run_id, "this process: it is active here")
+            self.control.go_on(run_id, by)
+            end: R = await asyncio.shield(self.live.end_of(run_id))
+            return end
+        if self.kind.check_model is not None:
+            self.kind.check_model(limits)
+        head = await self.journal.head(run_id)
         if head.status == "ended":
-            self._recovery.refuse_foreign(head, from_agent)
-            return await self._ended_result(run_id)
-        await self._check_resume(head, again=again)
+            self.recovery.refuse_foreign(head, from_agent)
+            return await self.ended_result(run_id)
+        if self.kind.check_resume is not None:
+            await self.kind.check_resume(head, again)
         try:
-            with self._live.taking(run_id):
-                run, path = await self._claim(run_id, limits, by, again=again, from_agent=from_agent)
+            with self.live.taking(run_id):
+                run, path = await self.claim(run_id, limits, by, again=again, from_agent=from_agent)
         except RunAlreadyEnded:
-            return await self._ended_result(run_id)
-        return await self._drive(run, path)
+            return await self.ended_result(run_id)
+        return await drive(run, path)
 
-    async def _ended_result(self, run_id: str) -> R:
+    async def ended_result(self, run_id: str) -> R:
         """Return the result of an ended run from its records."""
-        stored, records = await self._recovery.read(run_id)
+        stored, records = await self.recovery.read(run_id)
         said = stored.ended or {}
         end = Ending(Outcome(said["outcome"]), said["reason"])
-        result = self._result(self._restore(stored, records), self._path(run_id, records), end)
-        return self._with_recorded_output(result, said)
+        return self.kind.result(self.kind.restore(stored, records), self._path(run_id, records), end)
 
     def _path(self, run_id: str, records: Iterable[Record]) -> RecordedPath:
-        return RecordedPath.of(run_id, self._machine.declared.name, records, self.laps)
+        return RecordedPath.of(run_id, self.machine.declared.name, records, self.kind.laps)
 
-    async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
-        """Resume a run that was paused here, and return its result. Raises Held if it is not paused."""
-        if run.control.pause_request is None or changed:
-            raise Held(run.run_id, "this process: it is active here")
-        self._control.go_on(run.run_id, by)
-        end: R = await asyncio.shield(self._live.end_of(run.run_id))
-        return end
-
-    async def _claim(
+    async def claim(
         self, run_id: str, limits: Any, by: str, *, again: bool = False, from_agent: str | None = None
     ) -> tuple[Run[Any, Any], RecordedPath]:
         """Claim and restore a run of the journal, and record its resumption; return it with its path.
 
-        The record contains the changes of the context by `_update` (other limits, a charge for lost answers) and the
-        programs that the last owner left running. `again` and `from_agent` as for `Recovery.claim`.
+        The record contains the changes of the context (other limits, a charge for lost answers) and the programs that
+        the last owner left running. `again` and `from_agent` as for `Recovery.claim`.
         """
         stored, records, lease, ended = await self._claimed(run_id, again=again, from_agent=from_agent)
         try:
-            run = self._restore(stored, records)
+            run = self.kind.restore(stored, records)
             run.set_lease(lease)
-            await self._update(run, stored, records, limits)
-            changes = self._codec.changes(run)
+            if limits is not None:
+                run.ctx.limits = limits
+            if self.kind.update is not None:
+                await self.kind.update(run, stored, records, limits)
+            changes = self.kind.codec.changes(run)
             self._set_end(run, run.started_at or 0.0)
-            body = {"at": self._control.clock.time(), "by": by, "context": changes}
+            body = {"at": self.control.clock.time(), "by": by, "context": changes}
             body |= self.identity.taking(stored, from_agent)
             if ended:
                 body["ended"] = list(ended)
@@ -449,19 +341,19 @@ class RunService(Generic[R]):
                     run_id,
                     ", ".join(ended),
                 )
-            await self._driver.announce(run, "resumed", body)
+            await self.driver.announce(run, "resumed", body)
         except BaseException:
-            await let_go(self._journal, lease)
+            await let_go(self.journal, lease)
             raise
         return run, self._path(run_id, records)
 
     async def _claimed(self, run_id: str, *, again: bool, from_agent: str | None) -> ClaimedRun:
         """Claim a run, and publish the recovery of one that its last owner had left."""
         try:
-            found = await self._recovery.claim(run_id, again=again, from_agent=from_agent)
+            found = await self.recovery.claim(run_id, again=again, from_agent=from_agent)
         except (ProgramsUnknown, DepsRequired) as error:
             if error.parked:
-                self._driver.publish(await self._recovery.parked(run_id))
+                self.driver.publish(await self.recovery.parked(run_id))
             raise
         except (Suspended, OtherGraph, Corrupt) as error:
             self._publish_recovered(run_id, _NOT_RECOVERED[type(error)])
@@ -471,73 +363,21 @@ class RunService(Generic[R]):
         return found
 
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
-        graph, at = self._driver.machine.declared.name, self._control.clock.time()
-        self._driver.publish(RunRecovered(graph, run_id, outcome, at, self.identity.name))
+        graph, at = self.machine.declared.name, self.control.clock.time()
+        self.driver.publish(RunRecovered(graph, run_id, outcome, at, self.identity.name))
 
 
-class HumanInput(RunService[R]):
-    """A RunService for runs that ask people about calls; R is the type of a run's result."""
-
-    def approve(
-        self,
-        run_id: str,
-        call: str | None = None,
-        *,
-        digest: str | None = None,
-        arguments: str | None = None,
-        by: str = "",
-        why: str = "",
-    ) -> Awaitable[None]:
-        """Approve a call that waits for a person.
-
-        Await this: the answer is in the journal then. A journal in memory has it when this returns. The journal
-        stores the first valid answer to a question, from any process. The same answer of the same person returns
-        normally, also after the run has ended.
-
-        Args:
-            run_id: Id of the run.
-            call: Key of the call as in `pending`; required if several calls wait.
-            digest: If given, the answer counts only for exactly these arguments.
-            arguments: JSON text that replaces the model's arguments.
-            by: Who answers; the current user by default.
-            why: The reason.
-
-        Raises:
-            AnswerRefused: The answer does not count. `earlier` is the answer that counts, if any.
-            RunUnknown: The run does not exist.
-            StoreDown: The store is unavailable.
-        """
-        return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
-
-    def reject(
-        self,
-        run_id: str,
-        call: str | None = None,
-        *,
-        digest: str | None = None,
-        by: str = "",
-        why: str = "",
-        end: bool = False,
-    ) -> Awaitable[None]:
-        """Reject a call: the model reads that and the reason. With `end` the run ends as `rejected`. As `approve`."""
-        return self._control.answer(run_id, "reject", by, why, call=call, digest=digest, end=end or None)
-
-    def respond(
-        self,
-        run_id: str,
-        content: str,
-        call: str | None = None,
-        *,
-        digest: str | None = None,
-        by: str = "",
-        why: str = "",
-    ) -> Awaitable[None]:
-        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
-        return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
-
-    async def pending(self, run_id: str) -> list[Question]:
-        """Return the unanswered questions of a run in this or another process. Raises RunUnknown.
-
-        A question is listed as soon as it is durable, until the journal stores an answer to it.
-        """
-        return await self._control.pending(run_id)
+def _recovery_of(service: RunService[Any], *, shared: bool) -> Recovery:
+    """Return the recovery of a service; `shared` says whether other agents may use its journal."""
+    return Recovery(
+        service.journal,
+        service.machine,
+        service.kind.codec,
+        service.driver.owner,
+        service.runtime.migrations,
+        agent=service.identity,
+        shared=shared,
+        now=service.clock.time,
+        lacks_deps=service.kind.lacks_deps,
+        repeated=service.kind.repeated,
+    )

@@ -7,6 +7,7 @@ journal or the observers of their runs.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable
@@ -78,6 +79,13 @@ class Runtime:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def on_journal_of(self, other: Runtime) -> Runtime:
+        """Return this with the journal of another one."""
+        found = copy.copy(self)
+        object.__setattr__(found, "journal", other.journal)
+        object.__setattr__(found, "own_journal", other.own_journal)
+        return found
 
     def retire(self, run_id: str) -> None:
         """Drop an abandoned run from a journal that this Runtime made, where no other process could resume it."""

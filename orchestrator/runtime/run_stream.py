@@ -15,12 +15,8 @@ async for event in agent.stream("Summarise the open incidents."):        # the l
 **Its events are those of the journal**, converted by the same function (`EventReader`), with the same ids, and the
 deltas between them. An event is yielded when its record is durable.
 
-**A slow reader does not delay the run.** The run has its own task and never waits for its reader. Unread entries are
-buffered: up to FINE entries individually; beyond that the pieces of one answer are merged into one delta, so that
-text gets coarser but is not lost; beyond KEPT entries the oldest are dropped, and an `EventsDropped` says how many. So
-a run of any length uses bounded memory and ends in the same way without a reader. A bounded queue that blocks the run
-was rejected, because one stalled browser would hold a slot, a lease and a provider connection. An unbounded queue was
-rejected too.
+**A slow reader does not delay the run.** The run has its own task and never waits for its reader. A run of any length
+uses bounded memory and ends in the same way without a reader: see `runtime.service.run_feed`.
 
 **If the reader leaves, the run is left where it is** and can be resumed, as with a cancelled caller of `run`. `async
 with` stops the run when the block is left in any way. So does a bare `async for` whose task is cancelled while it
@@ -29,131 +25,31 @@ then finalises its iterator on the event loop, and the run has stopped some iter
 an unread run continue, await `result()`. To end it, call `agent.cancel(stream.run_id)`; the stream then includes the
 end of the run.
 
-The run passes its durable records and the pieces of its model's answers to the feed, and the feed passes them to its
-readers. It keeps the pieces of the present answer, for a reader that arrives in the middle of it.
+A resumed run streams from the first event after the last record that the journal had when the stream started. The
+events of earlier processes are not read again: their reader had them. Of an ended run there is the end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from dataclasses import replace
-from io import StringIO
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias
+from typing import Any, Generic, Self, TypeVar
 
 from orchestrator.errors import RunError, Suspended
+from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import Follower, RecordsWritten
 from orchestrator.kernel.thread import running_loop
-from orchestrator.llm.run_event import (
-    EventsDropped,
-    ReasoningDelta,
-    RunEvent,
-    RunFinished,
-    TextDelta,
-    ToolArgumentsDelta,
-)
+from orchestrator.llm.run_event import RunEvent, RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.service.hosting import BeginRun
+from orchestrator.runtime.service.option import new_id
+from orchestrator.runtime.service.run_feed import StreamBuffer
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta
-
-FINE = 256
-"""Unread entries above which pieces of an answer are merged."""
-KEPT = 10_000
-"""Maximum unread entries: some 800 turns, as many as the transitions in a Result."""
-
-
-class StreamBuffer:
-    """Unread items of one run and its child runs. For one event loop."""
-
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._entries: deque[Any] = deque()
-        self._growing: dict[str, _Piece] = {}
-        """Run -> the piece that its next delta may join: its last entry, if unread."""
-        self._dropped = 0
-        self._news = asyncio.Event()
-        self._ended = False
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, item: Any) -> None:
-        """Add an item with a `run_id`, unless the stream has ended. Never waits."""
-        if self._ended:
-            return
-        if isinstance(item, Delta):
-            last = self._growing.get(item.run_id)
-            if last is not None and len(self._entries) >= FINE and last.takes(item):
-                return
-            piece = self._growing[item.run_id] = _Piece(item)
-            self._entries.append(piece)
-        else:
-            self._growing.pop(item.run_id, None)
-            self._entries.append(item)
-        if len(self._entries) > KEPT:
-            self._take()
-            self._dropped += 1
-        self._news.set()
-
-    def end(self) -> None:
-        """Mark the end of the items."""
-        self._ended = True
-        self._news.set()
-
-    async def next(self) -> Any:
-        """Return the oldest item, waiting if necessary; None when all were read and no more will come."""
-        while not self._entries:
-            if self._ended:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        if self._dropped:
-            missed, self._dropped = self._dropped, 0
-            return EventsDropped(run_id=self._run_id, count=missed)
-        return self._take()
-
-    def _take(self) -> Any:
-        entry = self._entries.popleft()
-        if not isinstance(entry, _Piece):
-            return entry
-        if self._growing.get(entry.delta.run_id) is entry:
-            del self._growing[entry.delta.run_id]
-        return entry.whole()
-
-
-class _Piece:
-    """A delta that may still grow. Uses a buffer, because joining strings takes quadratic time."""
-
-    __slots__ = ("_more", "delta")
-
-    def __init__(self, delta: Delta) -> None:
-        self.delta = delta
-        self._more: StringIO | None = None
-
-    def takes(self, piece: Delta) -> bool:
-        """Append a piece of the same kind, attempt and call; return False for another one."""
-        if _answer_of(piece) != _answer_of(self.delta):
-            return False
-        if self._more is None:
-            self._more = StringIO(newline="")
-        self._more.write(piece.text)
-        return True
-
-    def whole(self) -> Delta:
-        """Return the delta with the pieces that it took."""
-        return (
-            self.delta
-            if self._more is None
-            else replace(self.delta, text=self.delta.text + self._more.getvalue())
-        )
-
-
-def _answer_of(delta: Delta) -> tuple[Any, ...]:
-    return type(delta), delta.iteration, delta.attempt, getattr(delta, "position", 0)
+R = TypeVar("R")
 
 
 class RunStream(Generic[OutputT_co, ResultT_co]):
@@ -275,58 +171,44 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         return task.result()
 
 
-_ANSWERED = frozenset(("answer", "transition", "ended"))
-"""Kinds of records after which there is no present answer."""
+def new_stream(begin: BeginRun, prompt: Any, run_id: str | None, *others: Any) -> RunStream[Any, Any]:
+    """Return the stream of a new run, which `begin` starts with these arguments when the first event is requested."""
+    name = run_id or new_id()
+    return RunStream(name, partial(begin, prompt, name, *others))
 
 
-class RunFeed:
-    """The follower of one run. `readers` also receive what its child runs pass on."""
+def resumed_stream(
+    run_id: str, runs: Runs, refuse: Callable[[RunHead], None], resume: Callable[[], Awaitable[R]]
+) -> RunStream[Any, R]:
+    """Return the stream of a run that `resume` resumes when the first event is requested.
 
-    def __init__(self, run_id: str, readers: Iterable[Follower] = ()) -> None:
-        self.run_id = run_id
-        self._readers = list(readers)
-        self._taps: set[StreamBuffer] = set()
-        self._attempt: tuple[int, int] | None = None
-        self._pieces: dict[tuple[type, int], tuple[Delta, StringIO]] = {}
-        """Kind and position -> its first delta, and its text so far."""
+    `refuse` raises for a run of another agent, whose events are not read then.
+    """
 
-    def __call__(self, item: Any) -> None:
-        """Receive an item of the run or of a child run."""
-        if item.run_id == self.run_id:
-            self._keep(item)
-            for tap in self._taps:
-                tap.put(item)
-        for reader in self._readers:
-            reader(item)
+    async def work(receive: Follower) -> R:
+        head = await runs.journal.head(run_id)
+        refuse(head)
+        after: int | str = head.seq - (head.status == "ended")
 
-    @contextlib.contextmanager
-    def tap(self) -> Iterator[StreamBuffer]:
-        """Yield a buffer with the pieces so far of the present answer, which then receives each item of the run."""
-        buffer = StreamBuffer(self.run_id)
-        for delta, text in self._pieces.values():
-            buffer.put(replace(delta, text=text.getvalue()))
-        self._taps.add(buffer)
+        async def pass_on(*, until_end: bool) -> None:
+            nonlocal after
+            async for event in runs.events(run_id, after=after, follow=until_end):
+                receive(event)
+                after = event.id or after
+
+        following = asyncio.create_task(pass_on(until_end=True))
         try:
-            yield buffer
+            await asyncio.sleep(0)  # the follower waits for the run before the model is asked
+            result = await resume()
+            await following
+        except RunError:  # the run has parked, for example: its last events are in the journal
+            following.cancel()
+            await asyncio.wait((following,))
+            await pass_on(until_end=False)
+            raise
         finally:
-            self._taps.discard(buffer)
+            following.cancel()
+            await asyncio.wait((following,))
+        return result
 
-    def close(self) -> None:
-        """End the buffers: the run is no longer live here."""
-        for tap in self._taps:
-            tap.end()
-
-    def _keep(self, item: Any) -> None:
-        if isinstance(item, RecordsWritten):
-            if any(record.kind in _ANSWERED for record in item.records):
-                self._pieces.clear()
-        elif isinstance(item, Delta):
-            if (item.iteration, item.attempt) != self._attempt:
-                self._attempt = item.iteration, item.attempt
-                self._pieces.clear()
-            key = type(item), getattr(item, "position", 0)
-            if key not in self._pieces:
-                self._pieces[key] = item, StringIO(newline="")
-            self._pieces[key][1].write(item.text)
-        else:  # the attempt failed
-            self._pieces.clear()
+    return RunStream(run_id, work)

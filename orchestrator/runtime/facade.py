@@ -1,0 +1,152 @@
+"""What every agent says about its runs, whatever its graph: one set of words for all facades."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Generic, TypeVar
+
+from orchestrator.kernel.machine import Machine
+from orchestrator.machines.question import Question
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.service.ownership import AgentIdentity
+from orchestrator.runtime.service.run_service import RunService
+
+R = TypeVar("R")
+
+
+class Facade(Generic[R]):
+    """The common words of the facades, which hold a RunService; R is the type of a run's result."""
+
+    _service: RunService[R]
+    parks: bool = False
+    """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
+
+    @property
+    def name(self) -> str:
+        """Name of the agent; empty if it has none."""
+        return self.identity.name
+
+    @property
+    def version(self) -> str:
+        """Version of the agent; empty if it has none."""
+        return self.identity.version
+
+    @property
+    def machine(self) -> Machine:
+        """The `transitions.Machine` of its graph. A change through the library's interface applies to all its runs.
+
+        Each run follows at its next step, and its records have the fingerprint of the changed table. Several changes
+        go into one block `with agent.machine.changing():`.
+        """
+        return self._service.machine
+
+    @property
+    def identity(self) -> AgentIdentity:
+        """Name, version and tools of the agent."""
+        return self._service.identity
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of the journal, also those of other agents and processes."""
+        return Runs(self._service.journal, control=self._service.control)
+
+    def cancel(
+        self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""
+    ) -> Awaitable[None]:
+        """Request that a run stops: it starts nothing more and ends as `cancelled`.
+
+        A live run of this process has received the request when this returns. For a run of another process, await the
+        result: the request is in the journal then.
+
+        Args:
+            run_id: Id of the run.
+            reason: "caller", or "shutdown" if the process stops.
+            by: Who cancels the run.
+            why: The reason as text.
+
+        Raises:
+            RunUnknown: The run does not exist.
+            ConfigError: `reason` has another value.
+        """
+        return self._service.control.stop(run_id, reason, by, why)
+
+    def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
+        """Request that a run parks before its next step, after the work in flight; `resume` continues it.
+
+        As `cancel`.
+        """
+        return self._service.control.keep_future(run_id, by, why)
+
+
+class HumanInput(Facade[R]):
+    """The facade of runs that ask people about calls; R is the type of a run's result."""
+
+    def approve(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        arguments: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Approve a call that waits for a person.
+
+        Await this: the answer is in the journal then. A journal in memory has it when this returns. The journal
+        stores the first valid answer to a question, from any process. The same answer of the same person returns
+        normally, also after the run has ended.
+
+        Args:
+            run_id: Id of the run.
+            call: Key of the call as in `pending`; required if several calls wait.
+            digest: If given, the answer counts only for exactly these arguments.
+            arguments: JSON text that replaces the model's arguments.
+            by: Who answers; the current user by default.
+            why: The reason.
+
+        Raises:
+            AnswerRefused: The answer does not count. `earlier` is the answer that counts, if any.
+            RunUnknown: The run does not exist.
+            StoreDown: The store is unavailable.
+        """
+        return self._service.control.answer(
+            run_id, "approve", by, why, call=call, digest=digest, arguments=arguments
+        )
+
+    def reject(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+        end: bool = False,
+    ) -> Awaitable[None]:
+        """Reject a call: the model reads that and the reason. With `end` the run ends as `rejected`. As `approve`."""
+        return self._service.control.answer(
+            run_id, "reject", by, why, call=call, digest=digest, end=end or None
+        )
+
+    def respond(
+        self,
+        run_id: str,
+        content: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
+        return self._service.control.answer(
+            run_id, "respond", by, why, call=call, digest=digest, content=content
+        )
+
+    async def pending(self, run_id: str) -> list[Question]:
+        """Return the unanswered questions of a run in this or another process. Raises RunUnknown.
+
+        A question is listed as soon as it is durable, until the journal stores an answer to it.
+        """
+        return await self._service.control.pending(run_id)
