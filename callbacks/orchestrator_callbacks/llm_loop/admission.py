@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.clock import micros
-from orchestrator.llm.finish_reason import INCOMPLETE
+from orchestrator.kernel.clock import WHOLE, micros
+from orchestrator.kernel.value import value
+from orchestrator.llm.finish_reason import INCOMPLETE, finish_reason_of
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext
@@ -48,6 +49,29 @@ CHANGED_TOOL = (
 UNDECIDED = "the run was stopped before anybody approved this call"
 
 
+@value(frozen=True, slots=True)
+class AdmittedCall:
+    """A call of the present turn with what its tool, its records and its guards need of it; made once."""
+
+    call: ToolCall
+    """As it will run: in canonical form, from the model or edited by a person."""
+    spec: ToolSpec | None
+    """Its tool; None if there is none of this name. An unknown tool has no effect: it is `pure`."""
+    key: str
+    """Its key in records: (turn, position), because ids of calls can repeat or be empty."""
+
+
+def admitted_call(run: LoopRun, position: int) -> AdmittedCall:
+    """Return a call of the turn. After a restore, and for a form that was changed, it is made again."""
+    ctx = run.ctx
+    known: AdmittedCall | None = ctx.ledger.admitted.get(position)
+    if known is None:
+        call = effective_call(ctx, position)
+        known = AdmittedCall(call, run.deps.tools.find(call.name), key_of(ctx, position))
+        ctx.ledger.admitted[position] = known
+    return known
+
+
 def admit(run: LoopRun) -> None:
     """Decide on every call of the answer: refused, asked about, or run. Each decision is journalled.
 
@@ -55,33 +79,55 @@ def admit(run: LoopRun) -> None:
     message history keeps the model's own text. A call without a canonical form gets its result here.
     """
     ctx = run.ctx
-    ctx.ledger = CallLedger()
-    calls = _calls_of(ctx)
-    forms = [canonical_form(run, call, position) for position, call in enumerate(calls)]
-    ctx.results = [None] * len(forms)
-    repeats = ctx.progress.expected is not None and _keys(forms) == ctx.progress.expected.calls
-    incomplete = None if ctx.response is None else INCOMPLETE.get(ctx.response.finish)
+    response, find = ctx.response, run.deps.tools.find
+    calls = () if response is None else response.tool_calls
+    ledger = ctx.ledger = CallLedger()
+    ctx.results = [None] * len(calls)
+    incomplete = (
+        None
+        if response is None
+        else INCOMPLETE.get(finish_reason_of(response.finish_reason, response.refusal))
+    )
+    forms: list[tuple[ToolSpec | None, ToolCall | ToolResult]] = []
+    for position, call in enumerate(calls):
+        spec = find(call.name)
+        forms.append((spec, call if spec is None else canonical_call(spec, call, position)))
+    blocked = None
+    if ctx.wrapping_up:
+        blocked = "this is the last turn of the run: no tool runs any more; answer from what you have"
+    elif (expected := ctx.progress.expected) is not None:
+        seen = (form.call if isinstance(form, ToolResult) else form for _, form in forms)
+        if call_keys((one.name, one.arguments) for one in seen) == expected.calls:
+            blocked = (
+                "not run: this repeats earlier calls that brought no progress; do something else or answer"
+            )
     to_run: list[int] = []
-    for position, form in enumerate(forms):
+    for position, (spec, form) in enumerate(forms):
         call = form.call if isinstance(form, ToolResult) else form
-        spec = run.deps.tools.find(call.name)
-        why = _blocked(ctx, repeats=repeats) or _over_limit(run, call, spec)
+        tool = tool_key(call.name)
+        why = blocked or _over_limit(run, call, tool, spec)
         if why:
             note_result(run, ToolResult.failure(call, position, "denied", why, kind="Denied"))
             continue
-        key = tool_key(call.name)
         ctx.spent.tool_calls += 1
-        ctx.spent.by_tool[key] = ctx.spent.by_tool.get(key, 0) + 1
-        decided = cut_off(calls, position, spec, incomplete) or form
-        if isinstance(decided, ToolResult):
-            note_result(run, decided)
+        ctx.spent.by_tool[tool] = ctx.spent.by_tool.get(tool, 0) + 1
+        if incomplete in _CUT and (lost := cut_off(calls, position, spec, incomplete)) is not None:
+            form = lost  # noqa: PLW2901
+        if isinstance(form, ToolResult):
+            note_result(run, form)
             continue
-        set_form(ctx, position, decided)
-        judgement = judge_call(spec, decided)
-        if judgement.asks:
-            put_question(run, position, "approval", judgement)
+        asked = calls[position]
+        if form is not asked and form != asked:
+            ledger.canonical[position] = form
         else:
-            to_run.append(position)
+            form = asked  # noqa: PLW2901
+        ledger.admitted[position] = AdmittedCall(form, spec, f"{ctx.iteration}:{position}")
+        if spec is not None and spec.approval is not False:
+            judgement = judge_call(spec, form)
+            if judgement.asks:
+                put_question(run, position, "approval", judgement)
+                continue
+        to_run.append(position)
     note_intent(run, to_run)
 
 
@@ -121,6 +167,7 @@ def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | To
 def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:
     """Store the form in which a call runs, if it differs from the model's own text."""
     asked = _calls_of(ctx)[position]
+    ctx.ledger.admitted.pop(position, None)
     if call is asked or call == asked:
         ctx.ledger.canonical.pop(position, None)
     else:
@@ -264,55 +311,56 @@ def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
     if not positions:
         return
     ctx = run.ctx
-    announced = [_announced(run, position, effective_call(ctx, position)) for position in positions]
+    ledger, asked = ctx.ledger, _calls_of(ctx)
+    announced = []
+    for position in positions:
+        one = ledger.admitted.get(position) or admitted_call(run, position)
+        call, spec = one.call, one.spec
+        about: dict[str, Any] = {
+            "key": one.key,
+            "position": position,
+            "tool": call.name,
+            "effect": "pure" if spec is None else spec.effect,
+        }
+        if call.arguments != asked[position].arguments:
+            about["arguments"] = call.arguments
+        if ledger.decided and is_approved(ctx, position):
+            about["digest"] = ledger.approved[position] = digest_of(run, call, one.key)
+        if spec is None:
+            about |= _INVENTED
+        else:
+            if spec.timeout:
+                about["timeout"] = spec.timeout
+            if spec.total_timeout:
+                about["total_timeout"] = spec.total_timeout
+            if (child := getattr(spec.call, "agent_name", None)) is not None:
+                about["agent"] = child  # the call starts a child run
+        announced.append(about)
     run.note("intent", {"effect": "tool", "turn": ctx.iteration, "calls": announced})
-
-
-def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
-    ctx = run.ctx
-    spec = run.deps.tools.find(call.name)
-    about: dict[str, Any] = {
-        "key": key_of(ctx, position),
-        "position": position,
-        "tool": call.name,
-        "effect": effect_of(spec),
-    }
-    if call.arguments != _calls_of(ctx)[position].arguments:
-        about["arguments"] = call.arguments
-    if is_approved(ctx, position):
-        about["digest"] = ctx.ledger.approved[position] = digest_of(run, call, about["key"])
-    for limit in ("timeout", "total_timeout"):
-        if seconds := getattr(spec, limit, None):
-            about[limit] = seconds
-    if (child := getattr(spec and spec.call, "agent_name", None)) is not None:
-        about["agent"] = child  # the call starts a child run
-    return about if spec else about | _INVENTED
 
 
 _INVENTED = {"registered": False}
 """Marks an unregistered tool: its name comes from the model and must not be shown."""
 
 
-def effect_of(spec: ToolSpec | None) -> str:
-    """Return the effect of a tool. An unknown tool has none."""
-    return spec.effect if spec else "pure"
-
-
 def note_result(run: LoopRun, result: ToolResult) -> None:
     """Store a call's result and journal it."""
-    ctx, position = run.ctx, result.position
+    ctx, position, call = run.ctx, result.position, result.call
+    admitted = ctx.ledger.admitted.get(position) or admitted_call(run, position)
     ctx.results[position] = result if result.whole is None else replace(result, whole=None)
     ctx.ledger.noted.add(position)
     body: dict[str, Any] = {
         "effect": "tool",
-        "key": key_of(ctx, position),
-        "tool": result.call.name,
+        "key": admitted.key,
+        "tool": call.name,
         "outcome": result.outcome,
         "content": result.content,
-        "at": micros(result.at or run.deps.clock.time()),  # no tool ran: the time of the decision
-        "seconds": micros(result.seconds),
+        # `micros`; no tool ran: the time of the decision
+        "at": ((result.at or run.deps.clock.time()) * 1e6 + WHOLE - WHOLE) / 1e6,
+        "seconds": (result.seconds * 1e6 + WHOLE - WHOLE) / 1e6,
     }
-    if run.deps.tools.find(result.call.name) is None:
+    announced = admitted.call
+    if (admitted.spec if call.name == announced.name else run.deps.tools.find(call.name)) is None:
         body |= _INVENTED
     if result.queued:
         body["queued"] = micros(result.queued)
@@ -324,9 +372,8 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["returned"] = result.returned
     if result.whole is not None:
         body["whole"] = run.store(result.whole.encode())
-    announced = effective_call(ctx, position)
-    if result.call is not announced and result.call != announced:
-        body["call"] = result.call
+    if call is not announced and call != announced:
+        body["call"] = call
     run.note("done", body)
 
 
@@ -360,38 +407,24 @@ def unfinished(call: ToolCall, position: int, started: float = 0.0, now: float =
     return replace(result, at=started, seconds=max(0.0, now - started)) if started else result
 
 
-def _keys(forms: Sequence[ToolCall | ToolResult]) -> tuple[str, ...]:
-    calls = (form.call if isinstance(form, ToolResult) else form for form in forms)
-    return call_keys((call.name, call.arguments) for call in calls)
-
-
-def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
-    if ctx.wrapping_up:
-        return "this is the last turn of the run: no tool runs any more; answer from what you have"
-    if repeats:
-        return "not run: this repeats earlier calls that brought no progress; do something else or answer"
-    return None
-
-
-def _over_limit(run: LoopRun, call: ToolCall, spec: ToolSpec | None) -> str | None:
-    """Evaluate the guards about one call; the first refusal ends the run after this turn."""
-    asked, rows = verdicts_for(
-        run.ctx, call.name, _successes(run.ctx, call), spec.progress if spec else "strict"
-    )
+def _over_limit(run: LoopRun, call: ToolCall, tool: str, spec: ToolSpec | None) -> str | None:
+    """Evaluate the guards about one call of a folded tool name; the first refusal ends the run after this turn."""
+    ctx = run.ctx
+    limits, successes = ctx.limits, 0
+    if limits.max_repeated_success and (seen := ctx.progress.successes.get(tool)) is not None:
+        # how often the call has succeeded in a row with the same arguments and result
+        successes = seen.times if seen.call == call_key(call.name, call.arguments) else 0
+    if not (successes or limits.max_tool_calls or limits.tool_caps):
+        return None
+    asked, rows = verdicts_for(ctx, call.name, successes, spec.progress if spec else "strict")
     if rows:
         run.attach_guards(rows)
     refusal = first_refusal(asked)
     if refusal is None:
         return None
-    if run.ctx.verdict is None:
-        run.ctx.verdict = refusal
+    if ctx.verdict is None:
+        ctx.verdict = refusal
     return f"not run: {refusal.explain()}"
-
-
-def _successes(ctx: LoopContext, call: ToolCall) -> int:
-    """Return how often a call has succeeded in a row with the same arguments and result."""
-    seen = ctx.progress.successes.get(tool_key(call.name)) if ctx.limits.max_repeated_success else None
-    return seen.times if seen is not None and seen.call == call_key(call.name, call.arguments) else 0
 
 
 def refuse_unknown_tools(limits: Limits, tools: ToolProvider) -> None:

@@ -11,7 +11,6 @@ import orjson
 from orchestrator.errors import RunError
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall, encodable
-from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequired
 from orchestrator.tools.result import ToolResult, cut, explain
 from orchestrator.tools.spec import ToolContext
@@ -19,8 +18,8 @@ from orchestrator.tools.stored_result import mark_of
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
+    admitted_call,
     canonical_form,
-    effect_of,
     effective_call,
     key_of,
     note_intent,
@@ -62,7 +61,8 @@ def close_ledger(run: LoopRun) -> None:
     for position, result in enumerate(ctx.results):
         if position not in ctx.ledger.noted:
             note_result(run, result or _interrupted(run, position))
-    _report(run)
+    if len(ctx.ledger.told) < len(ctx.results):
+        _report(run)
 
 
 def _interrupted(run: LoopRun, position: int) -> ToolResult:
@@ -79,17 +79,17 @@ def _position(calls: Sequence[ToolCall], call: ToolCall) -> int:
     return next(at for at, one in enumerate(calls) if one is call)
 
 
-def _note_start(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> None:
-    """Keep the start of one of several calls; a single call starts when the run enters the state."""
-    if len(calls) > 1:
-        run.ctx.ledger.began[_position(calls, call)] = run.deps.clock.time()
-
-
 async def _execute(run: LoopRun) -> None:
     ctx, deps = run.ctx, run.deps
     if all(ctx.results):
         return
-    calls = _started(run)
+    # The calls of the turn as they will run; those without a result count as started.
+    ledger, calls = ctx.ledger, []
+    for position, result in enumerate(ctx.results):
+        admitted = ledger.admitted.get(position) or admitted_call(run, position)
+        calls.append(admitted.call)
+        if result is None:
+            ledger.started[position] = "pure" if admitted.spec is None else admitted.spec.effect
 
     async def finished(result: ToolResult) -> ToolResult | None:
         needs = result.needs is not None or result.abandoned
@@ -102,12 +102,13 @@ async def _execute(run: LoopRun) -> None:
         if changed.whole is not None:
             changed = _with_handle(run, changed, shown=result.content)
         note_result(run, changed)
-        if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
+        if ledger.started[result.position] != "pure" and not all(ctx.results):
             await run.settle()  # the others may take long; the last result is written with the transition
         return run.ctx.results[result.position] if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        _note_start(run, calls, call)
+        if len(calls) > 1:  # a single call starts when the run enters the state
+            ledger.began[_position(calls, call)] = deps.clock.time()
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
         services = run.control.services
@@ -123,7 +124,9 @@ async def _execute(run: LoopRun) -> None:
         before=before,
         after=finished,
         exact=True,
-        around=tool_scope(run),
+        around=None
+        if run.control.services is None or run.control.services.around is None
+        else tool_scope(run),
     )
 
 
@@ -162,18 +165,6 @@ async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> To
     if isinstance(changed, ToolResult) or changed == call:
         return changed
     return replacement(run, _position(calls, call), changed)
-
-
-def _started(run: LoopRun) -> list[ToolCall]:
-    """Return the calls of the turn as they will run; calls without a result count as started."""
-    ctx = run.ctx
-    calls: list[ToolCall] = []
-    for position, result in enumerate(ctx.results):
-        call = effective_call(ctx, position)
-        calls.append(call)
-        if result is None:
-            ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
-    return calls
 
 
 async def _put_to_person(run: LoopRun, result: ToolResult) -> ToolResult | None:
@@ -270,7 +261,8 @@ class CallContexts:
 
     def call_seconds(self) -> float | None:
         """Return the seconds that a call may take in all if its tool has no `total_timeout`; None for no limit."""
-        return self._run.call_seconds(self._run.deps.clock.monotonic())
+        run = self._run
+        return run.call_seconds(run.deps.clock.monotonic())
 
 
 def context(run: LoopRun, position: int) -> ToolContext:
@@ -284,32 +276,32 @@ def context(run: LoopRun, position: int) -> ToolContext:
 
 def _report(run: LoopRun) -> None:
     """Publish each call to observers once, in the order of the calls."""
-    ctx = run.ctx
-    if len(ctx.ledger.told) == len(ctx.results):
+    ctx, ledger = run.ctx, run.ctx.ledger
+    if len(ledger.told) == len(ctx.results):
         return
+    is_observed = ToolExecution in run.writes.observed_kinds
     for position, result in enumerate(ctx.results):
-        if position in ctx.ledger.told or position in ctx.ledger.asked:
+        if position in ledger.told or position in ledger.asked:
             continue
-        ctx.ledger.told.add(position)
-        _publish_execution(run, ctx, result or _interrupted(run, position))
-
-
-def _publish_execution(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
-    if ToolExecution not in run.writes.observed_kinds:
-        return
-    spec = run.deps.tools.find(done.call.name)
-    run.emit(
-        ToolExecution(
-            run.graph.name,
-            run.run_id,
-            ctx.iteration,
-            done.position,
-            spec.name if spec else "_unregistered",
-            done.outcome,
-            done.seconds,
-            done.queued,
-            len(done.content),
-            done.cut,
-            done.at,
+        ledger.told.add(position)
+        if not is_observed:
+            continue
+        done = result or _interrupted(run, position)
+        admitted = ledger.admitted.get(position) or admitted_call(run, position)
+        is_same = done.call.name == admitted.call.name
+        spec = admitted.spec if is_same else run.deps.tools.find(done.call.name)
+        run.emit(
+            ToolExecution(
+                run.graph.name,
+                run.run_id,
+                ctx.iteration,
+                position,
+                spec.name if spec else "_unregistered",
+                done.outcome,
+                done.seconds,
+                done.queued,
+                len(done.content),
+                done.cut,
+                done.at,
+            )
         )
-    )

@@ -149,6 +149,8 @@ class ContextUse:
 class CallLedger:
     """State of the calls of one turn besides their results. Restored from records, by position."""
 
+    admitted: dict[int, Any] = field(default_factory=dict, compare=False, metadata={"fingerprint": None})
+    """The `AdmittedCall` of each call; made again after a restore."""
     asked: dict[int, Question] = field(default_factory=dict)
     """Calls that wait for a person; their results are provisional."""
     canonical: dict[int, ToolCall] = field(
