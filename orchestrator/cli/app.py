@@ -69,7 +69,7 @@ COMMANDS = {
     "trust": CommandEntry("app:trust", "Trust the present content of configuration files in this folder."),
     "add": CommandEntry("add_group:group", "Add a state, machine, tool or guard to a project of `init`."),
     "pipeline": CommandEntry("pipeline_group:group", "Plan, validate, implement, judge; show metrics."),
-    "ralph": CommandEntry("ralph_group:group", "Plan, execute and review tasks in tasks.md."),
+    "ralph": CommandEntry("ralph:group", "Plan, execute and review tasks in tasks.md."),
     "rlm": CommandEntry("rlm_group:group", "Answer questions about long texts with code or tools."),
     "approval": CommandEntry("approval_group:group", "Show, approve, carry out and undo plans for a folder."),
     "runs": CommandEntry("runs_group:group", "List, show, answer and resume recorded runs."),

@@ -289,7 +289,7 @@ def test_on_a_terminal_tasks_move_in_a_table_and_questions_are_typed(
 
 
 def test_answers_come_from_files_of_three_kinds(folder: Path, cli: Cli) -> None:
-    from orchestrator.cli.ralph.human_input import read_answers
+    from orchestrator.cli.ralph.answer import read_answers
 
     for name, text in {
         "a.json": '{"1.1": "two"}',

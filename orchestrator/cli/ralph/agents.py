@@ -32,21 +32,39 @@ The content of the file is stored with the run, so that `resume` does not need i
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+import typer
+
+from orchestrator.cli import option as given
+from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import ModelForm, model_of
 from orchestrator.cli.load import imported
+from orchestrator.cli.loop import run_async
+from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.redaction import bare
+from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import configuration, is_trusted_folder, project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.runtime.ralph.coding_agent import CommandAgent
+from orchestrator.runtime.ralph.coding_agent import (
+    PRESETS,
+    CodingAgent,
+    CodingCall,
+    CodingPreset,
+    CommandAgent,
+    answer_of,
+)
+from orchestrator.runtime.ralph.prompt_agent import PromptAgent
+from orchestrator.runtime.service.program import ProgramExit, inherited, last_words, run_program
 from orchestrator.settings import build
 
 OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
@@ -114,13 +132,36 @@ class AgentsFile:
 
     def _port(self, name: str, agent: RoleAgent) -> Any:
         if agent.command:
-            places = {"{python}": sys.executable, "{folder}": self.folder}
-            command = [_filled(word, places) for word in agent.command]
+            command = [
+                word.replace("{python}", sys.executable).replace("{folder}", self.folder)
+                for word in agent.command
+            ]
             return CommandAgent(command, timeout=agent.timeout, env=agent.env)
         if agent.agent is not None:
-            return _coding_agent(agent, agent.agent)
+            return CodingAgent(
+                imported(agent.agent, "agent") if ":" in agent.agent else agent.agent,
+                model=agent.model or "",
+                permission=cast("Any", agent.permission),
+                timeout=agent.timeout,
+                max_turns=agent.max_turns,
+                max_cost=agent.max_cost,
+                instructions=agent.instructions,
+                arguments=agent.arguments,
+                trusted=is_trusted_folder(Path.cwd()),
+                env=agent.env,
+            )
         if agent.model is not None:
-            return _prompted(agent, agent.model)
+            settings = project_settings()
+            form = ModelForm(
+                agent.base_url or settings.base_url, settings.structured, settings.reasoning_field
+            )
+            return PromptAgent(
+                model_of(agent.model, form).llm,
+                tools=[imported(one, "tool") for one in agent.tools],
+                instructions=agent.instructions,
+                params=settings.params,
+                retry=build(RetryPolicy, settings.retry, "retry"),
+            )
         found = imported(str(agent.python), f"agents.{name}")
         if not callable(found):
             raise ConfigError(
@@ -141,38 +182,114 @@ def _agent(given: Mapping[str, Any], where: str) -> RoleAgent:
     return agent
 
 
-def _coding_agent(agent: RoleAgent, name: str) -> Any:
-    from orchestrator.runtime.ralph.coding_agent import CodingAgent
+# ---- doctor ----
 
-    return CodingAgent(
-        imported(name, "agent") if ":" in name else name,
-        model=agent.model or "",
-        permission=cast("Any", agent.permission),
-        timeout=agent.timeout,
-        max_turns=agent.max_turns,
-        max_cost=agent.max_cost,
-        instructions=agent.instructions,
-        arguments=agent.arguments,
-        trusted=is_trusted_folder(Path.cwd()),
-        env=agent.env,
+_VERSION_SECONDS = 30.0
+_ANSWER_SECONDS = 120.0
+_QUESTION = b"Reply with the single word: ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodingAgentReport:
+    """The state of one coding agent."""
+
+    agent: str
+    usable: bool
+    path: str | None = None
+    version: str | None = None
+    problem: str | None = None
+    """Why it is not usable, and what to do."""
+
+
+@spread
+def doctor(
+    *,
+    agents: Annotated[
+        Path | None,
+        typer.Option(
+            "--agents",
+            metavar="FILE.toml",
+            help="A file of agents, e.g. ralph.toml: check it, and examine its agents.",
+        ),
+    ] = None,
+    ask: Annotated[
+        bool,
+        typer.Option("--ask", help="Also request one word from each, which its provider may charge."),
+    ] = False,
+    json: given.Json = False,
+) -> int:
+    """Show which coding agents are installed and usable.
+
+    They are claude, codex, gemini and opencode, and the exit code is 0 if at least one is usable.
+
+    With --agents they are those that the file names, and the exit code is 0 if all are usable.
+    """
+    presets = list(PRESETS.values())
+    if agents is not None:
+        ports = AgentsFile.read(agents).ports().values()
+        named = {port.preset.name: port.preset for port in ports if isinstance(port, CodingAgent)}
+        presets = list(named.values())
+
+    async def reports() -> list[CodingAgentReport]:
+        return list(await asyncio.gather(*(_report(preset, ask=ask) for preset in presets)))
+
+    found = run_async(reports())
+    if json:
+        say_json({"agents": [asdict(report) for report in found]})
+    else:
+        for report in found:
+            state = "usable" if report.usable else "not usable"
+            about = ", ".join(filter(None, (report.version, report.path, report.problem)))
+            say(shown(f"{report.agent:<9} {state}: {about}"))
+    usable = [report.usable for report in found]
+    return Exit.COMPLETED if (any(usable) if agents is None else all(usable)) else Exit.FAILED
+
+
+async def _report(preset: CodingPreset, *, ask: bool) -> CodingAgentReport:
+    path = shutil.which(preset.program)
+    if path is None:
+        problem = f"not installed: {preset.install or f'there is no program {preset.program!r}'}"
+        return CodingAgentReport(agent=preset.name, usable=False, problem=problem)
+    about: dict[str, Any] = {"agent": preset.name, "path": path}
+    started = await _tried([path, "--version"], b"", _VERSION_SECONDS)
+    if not isinstance(started, str):
+        about["version"] = started.out.decode(errors="replace").partition("\n")[0].strip()
+    elif preset.name in PRESETS:  # another program may have no --version
+        return CodingAgentReport(**about, usable=False, problem=started)
+    fault = await _answer_problem(preset, path) if ask else None
+    return CodingAgentReport(**about, usable=fault is None, problem=fault)
+
+
+async def _answer_problem(preset: CodingPreset, path: str) -> str | None:
+    """Return why a coding agent gives no answer, or None if it gives one."""
+    call = CodingCall(permission="read", trusted=is_trusted_folder(Path.cwd()))
+    environment = {**inherited(preset.env), **preset.variables(call)}
+    ended = await _tried(
+        [path, *preset.arguments(call)], _QUESTION, _ANSWER_SECONDS, environment, any_code=True
     )
+    if isinstance(ended, str):
+        return ended
+    answer = answer_of(preset, ended)
+    if answer is None:
+        return f"it {ended.how}: {last_words(ended.err) or last_words(ended.out)}"
+    return answer.error or (None if answer.text else "its answer is empty")
 
 
-def _prompted(agent: RoleAgent, model: str) -> Any:
-    from orchestrator.runtime.ralph.prompt_agent import PromptAgent
-
-    settings = project_settings()
-    form = ModelForm(agent.base_url or settings.base_url, settings.structured, settings.reasoning_field)
-    return PromptAgent(
-        model_of(model, form).llm,
-        tools=[imported(one, "tool") for one in agent.tools],
-        instructions=agent.instructions,
-        params=settings.params,
-        retry=build(RetryPolicy, settings.retry, "retry"),
-    )
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
+async def _tried(
+    argv: list[str],
+    given: bytes,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+    *,
+    any_code: bool = False,
+) -> ProgramExit | str:
+    """Return the end of a program, or why it did not work."""
+    try:
+        ended = await run_program(argv, given, seconds=seconds, folder=Path.cwd(), environment=environment)
+    except TimeoutError:
+        return f"it took longer than {seconds:g} s and was killed"
+    except OSError as error:
+        return f"it cannot be started ({error.strerror or error})"
+    if ended.code and not any_code:
+        return f"it {ended.how}: {last_words(ended.err)}"
+    return ended
