@@ -349,17 +349,6 @@ class ReplacementOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeOptions(DisplayOptions):
-    """How a run of one graph is resumed."""
-
-    run: RunId
-    limits: Limits = ()
-    again: bool = False
-    by: By = None
-    output: Output = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunOptions(DisplayOptions):
     """The command line of `run`."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.pipeline.command import CommandStage, StageFailed
+from orchestrator.cli.pipeline.spec import CommandStage, StageFailed
 from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.pipeline import Evaluation, Implementation, Issue, Plan, Rubric, Severity, Validation

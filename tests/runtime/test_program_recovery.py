@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.pipeline.command import CommandStage
+from orchestrator.cli.pipeline.spec import CommandStage
 from orchestrator.engines import orphan_recovery
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import RunUnknown

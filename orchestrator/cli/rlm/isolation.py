@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import heading, table
+from orchestrator.cli.spread import spread_options
 from orchestrator.errors import ConfigError
 from orchestrator.repl import Isolation, Level, ReplError, WorkerRepl
 from orchestrator.repl.isolation import LOCKS
@@ -18,22 +22,37 @@ _GIVES = {
 }
 
 
-def show_isolation(*, json: bool, least: str | None) -> int:
-    """Start a worker, print the active locks, and return the exit code: 1 if the level is below `least`."""
-    options = level_of(least)
+LeastOption = Annotated[
+    Literal["limits", "partial", "full"] | None,
+    typer.Option("--least", help="The least level of isolation at which code is run. Default: limits."),
+]
+
+
+@spread_options
+def isolation(*, least: LeastOption = None, json: given.Json = False) -> int:
+    """Show how code of models is isolated on this machine.
+
+    The exit code is 1 if the level is below --least.
+    """
+    wanted = level_of(least)
     found = examined()
     if isinstance(found, str):
         raise ConfigError(found)
     if json:
         say_json(found.to_dict())
-    else:
-        for line in (heading("code of models"), *lines(found)):
-            say(line)
-        say("")
-        rows = [(lock.name, "yes" if lock.holds else "no", shown(_about(lock))) for lock in found.locks]
-        for line in table(("lock", "holds", "what it gives, or why it does not hold"), rows):
-            say(line)
-    return int(found.level < options)
+        return int(found.level < wanted)
+    for line in (heading("code of models"), *lines(found)):
+        say(line)
+    say("")
+    rows = []
+    for lock in found.locks:
+        about = lock.detail
+        if lock.holds:
+            about = LOCKS[lock.name] + (f" ({lock.detail})" if lock.detail not in ("own", "") else "")
+        rows.append((lock.name, "yes" if lock.holds else "no", shown(str(about))))
+    for line in table(("lock", "holds", "what it gives, or why it does not hold"), rows):
+        say(line)
+    return int(found.level < wanted)
 
 
 def level_of(name: str | None) -> Level:
@@ -72,9 +91,3 @@ def lines(found: Isolation | str) -> Iterator[str]:
     missing = [lock.name for lock in found.locks if not lock.holds]
     if missing:
         yield f"  not held  {', '.join(missing)}; why: orchestrator rlm isolation"
-
-
-def _about(lock: Any) -> str:
-    if not lock.holds:
-        return str(lock.detail)
-    return f"{LOCKS[lock.name]} ({lock.detail})" if lock.detail not in ("own", "") else LOCKS[lock.name]

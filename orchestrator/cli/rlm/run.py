@@ -1,4 +1,4 @@
-"""`orchestrator rlm run`: one question about one file, in the journal from its first record on."""
+"""`rlm run` and `rlm resume`: one question about one file, in the journal from its first record on."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import typer
+
+from orchestrator.cli import option as given
+from orchestrator.cli import resumption
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
-from orchestrator.cli.load import params_from
+from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.pipeline.run import check_output
+from orchestrator.cli.resumption import check_output
 from orchestrator.cli.rlm.agent_spec import RlmSpec, context_from
-from orchestrator.cli.rlm_group import RlmRunOptions
+from orchestrator.cli.rlm.isolation import LeastOption
 from orchestrator.cli.run import RunView, error_json, logging_to, new_id, note_of, transition_json
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.trust.consent import project_settings
+from orchestrator.cli.spread import spread
+from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
@@ -43,53 +48,158 @@ class RlmViewOptions:
     output: Path | None = None
 
 
-Going = Callable[[Rlm], Awaitable[RlmResult]]
+LimitsOption = Annotated[
+    tuple[str, ...],
+    typer.Option("--limit", metavar="NAME=VALUE", help="A limit, e.g. max_iterations=10; 0 is off."),
+]
+OutputOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the answer to a file instead of printing it.")
+]
 
 
-def run_file(command_options: RlmRunOptions) -> int:
-    """Answer a prompt about a file, show the run or print it as JSON, and return the exit code of its outcome."""
-    if not command_options.prompt.strip():
+@dataclass(frozen=True, kw_only=True)
+class RlmRunOptions(given.DisplayOptions):
+    """The command line of `rlm run`."""
+
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The text, in UTF-8, that the prompt is about; - reads standard input."
+        ),
+    ]
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The question about the file.")]
+    mode: Annotated[
+        Literal["code", "tools"],
+        typer.Option("--mode", help="code: the model writes Python for a REPL. tools: it calls tools."),
+    ] = "code"
+    model: given.Model = None
+    sub_model: Annotated[
+        str | None,
+        typer.Option(
+            "--sub-model", metavar="SPEC", help="For questions of the code. Default: the same model."
+        ),
+    ] = None
+    base_url: given.BaseUrl = None
+    tools: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--tool", metavar="MODULE:FUNCTION", help="A further tool for --mode tools; repeatable."
+        ),
+    ] = ()
+    instructions: given.Instructions = None
+    params: given.Params = ()
+    limits: LimitsOption = ()
+    repl_limits: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--repl-limit", metavar="NAME=VALUE", help="A limit of the REPL, e.g. memory_bytes=1000000000."
+        ),
+    ] = ()
+    least: LeastOption = None
+    as_json: Annotated[
+        bool,
+        typer.Option("--as-json", help="FILE contains JSON: the code gets the data instead of the text."),
+    ] = False
+    output: OutputOption = None
+    run_id: given.NewRunId = None
+    conversation: given.Conversation = None
+
+
+@spread
+def run(options: RlmRunOptions) -> int:
+    """Answer a prompt about a file of any length.
+
+    --json prints the whole result instead of the answer.
+
+    In mode code the text is the variable `context` of a REPL: the model gets its length, writes Python to read
+    it, and asks models about parts of it (`llm_query`). The code runs in a process of its own that the kernel
+    restricts (`orchestrator rlm isolation`). In mode tools it reads and searches the text with tools. Every step is
+    in the journal before it counts: if the process is killed, `orchestrator rlm resume` continues the run.
+    """
+    if not options.prompt.strip():
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
-    check_output(command_options.output)
+    check_output(options.output)
     launch = Launch.here(
         project_settings(),
-        model=command_options.model,
-        base_url=command_options.base_url,
+        model=options.model,
+        base_url=options.base_url,
         structured=None,
-        tools=command_options.tools,
-        instructions=command_options.instructions,
-        params=params_from(command_options.params),
+        tools=options.tools,
+        instructions=options.instructions,
+        params=params_from(options.params),
     )
-    made = RlmSpec(
+    spec = RlmSpec(
         launch=launch,
-        mode=command_options.mode,
-        sub_model=command_options.sub_model,
-        least=command_options.least,
-        repl_limits=params_from(command_options.repl_limits),
+        mode=options.mode,
+        sub_model=options.sub_model,
+        least=options.least,
+        repl_limits=params_from(options.repl_limits),
     )
-    limits = made.limits(command_options.limits)
-    context = context_from(command_options.file, as_json=command_options.as_json)
-    run_id = new_id(command_options.run_id)
+    limits = spec.limits(options.limits)
+    context = context_from(options.file, as_json=options.as_json)
+    run_id = new_id(options.run_id)
     view = RlmViewOptions(
-        run_id=run_id,
-        journal=command_options.journal,
-        log=command_options.log,
-        json=command_options.json,
-        output=command_options.output,
+        run_id=run_id, journal=options.journal, log=options.log, json=options.json, output=options.output
     )
-    options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
-    return conducted(view, made, limits, lambda rlm: rlm.run(command_options.prompt, context, **options))
+
+    def ask(rlm: Rlm) -> Awaitable[RlmResult]:
+        return rlm.run(options.prompt, context, run_id=run_id, conversation_id=options.conversation)
+
+    return conducted(view, spec, limits, ask)
 
 
-def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RlmResumeOptions(resumption.ResumeOptions):
+    """The command line of `rlm resume`."""
+
+    model: given.OtherModel = None
+    limits: LimitsOption = ()
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Call tools again that are irreversible and may have run already."),
+    ] = False
+    output: OutputOption = None
+
+
+@spread
+def resume(options: RlmResumeOptions) -> int:
+    """Resume a run as it was started, or print the result of its end.
+
+    Code starts in a new REPL: the model is informed that its variables are gone.
+    """
+    graphs = (CODE_MODE.name, TOOLS_MODE.name)
+    head, created, stored, _ = at_journal(
+        options.journal, lambda store: resumption.found(store, options.run, *graphs)
+    )
+    view = RlmViewOptions(run_id=head.run_id, **resumption.shown(options))
+    if head.owner is not None:
+        return resumption.left_to_owner(options, head, changed=bool(options.model))
+    refuse_untrusted_run(created.get("launch"), f"run {head.run_id}", journal_file(options.journal))
+    try:
+        spec = RlmSpec.of(created, options.model)
+    except ConfigError as error:
+        raise ConfigError(f"run {head.run_id} cannot be resumed like that: {error}") from error
+    limits = spec.limits(options.limits, stored)
+    changed, by = limits if options.limits else None, actor_name(options.by)
+
+    def go_on(rlm: Rlm) -> Awaitable[RlmResult]:
+        return rlm.resume(head.run_id, limits=changed, by=by, again=options.again)
+
+    with spec.launch.in_folder():
+        return conducted(view, spec, limits, go_on)
+
+
+def conducted(
+    view: RlmViewOptions, spec: RlmSpec, limits: RlmLimits, go: Callable[[Rlm], Awaitable[RlmResult]]
+) -> int:
     """Run one question to completion, show its progress, and return the exit code of its outcome."""
     place = journal_file(view.journal)
     journal = journal_at(place)
-    graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
+    graph = CODE_MODE if spec.mode == "code" else TOOLS_MODE
     screen = None if view.json else functools.partial(Screen, graph)
     watched: RunView[Rlm, RlmResult] = RunView(graph, view.run_id, place, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
-        rlm = made.rlm(limits, journal, [*watched.observers, *logs])
+        rlm = spec.rlm(limits, journal, [*watched.observers, *logs])
         result = run_async(watched.run(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
