@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli import resumption
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch
+from orchestrator.cli.launch import Launch, in_folder
 from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
@@ -185,7 +185,7 @@ def resume(options: RlmResumeOptions) -> int:
     def go_on(rlm: Rlm) -> Awaitable[RlmResult]:
         return rlm.resume(head.run_id, limits=changed, by=by, again=options.again)
 
-    with spec.launch.in_folder():
+    with in_folder(spec.launch.cwd):
         return conducted(view, spec, limits, go_on)
 
 
