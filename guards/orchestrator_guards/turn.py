@@ -10,8 +10,8 @@ the Unicode tables of the running Python, and `json.dumps` costs three times as 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
@@ -61,6 +61,9 @@ class TurnFingerprint(NamedTuple):
     """Whether a poll call is among the calls: repeating this turn counts, for a while, as waiting."""
 
 
+_fingerprint: Callable[[tuple[object, ...]], TurnFingerprint] = partial(tuple.__new__, TurnFingerprint)
+
+
 def fingerprint(calls: Sequence[ObservedCall], text: str = "") -> TurnFingerprint:
     """Return the fingerprint of one turn: its calls with their results, or its text if it has none.
 
@@ -69,8 +72,22 @@ def fingerprint(calls: Sequence[ObservedCall], text: str = "") -> TurnFingerprin
         >>> one == fingerprint([ObservedCall("READ", '{"b":2,"a":1}', "ok")])
         True
     """
-    if len(calls) == 1:
-        return _single(calls[0])
+    if len(calls) == 1:  # the common turn, where nothing needs sorting
+        tool, arguments, result, failed, policy = calls[0]
+        key = call_key(tool, arguments)
+        content = canonical(result, CANONICAL_RESULT)
+        return _fingerprint(
+            (
+                (key,),
+                (digest(key + content),),
+                failed,
+                "",
+                frozenset((tool.casefold(),)),
+                (digest(content),) if failed else (),
+                policy == "cumulative" and not failed,
+                policy == "poll",
+            )
+        )
     if not calls:
         return TurnFingerprint((), text=digest(" ".join(text.split())))
     keys = [call_key(call.tool, call.arguments) for call in calls]
@@ -86,20 +103,6 @@ def fingerprint(calls: Sequence[ObservedCall], text: str = "") -> TurnFingerprin
         any(call.policy == "cumulative" and not call.failed for call in calls),
         any(call.policy == "poll" for call in calls),
     )
-
-
-def _single(call: ObservedCall) -> TurnFingerprint:
-    """Return the fingerprint of the common turn with one call, where nothing needs sorting."""
-    tool, arguments, result, failed, policy = call
-    key = call_key(tool, arguments)
-    content = canonical(result, CANONICAL_RESULT)
-    outcome = (digest(key + content),)
-    tools = frozenset((tool.casefold(),))
-    if policy == "strict" and not failed:
-        return TurnFingerprint((key,), outcome, failed, "", tools)
-    errors = (digest(content),) if failed else ()
-    advances = policy == "cumulative" and not failed
-    return TurnFingerprint((key,), outcome, failed, "", tools, errors, advances, policy == "poll")
 
 
 def call_key(tool: str, arguments: str) -> str:

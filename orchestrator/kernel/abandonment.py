@@ -138,7 +138,8 @@ class AbandonableTask(Generic[T]):
         """Number of abandoned host calls."""
         self.children = 0
         """Number of tasks that its host code waits for and that have their own grace period."""
-        self._requests = requests
+        self.requests = requests or self.cancelling
+        """Returns how often the work was asked to stop."""
         self.ended: Callable[[], None] = _ignore
         """Called when the task has ended."""
         self._name = name
@@ -157,10 +158,6 @@ class AbandonableTask(Generic[T]):
         """Return the result of the work, or raise its error."""
         value: T = self.task.result()
         return value
-
-    def requests(self) -> int:
-        """Return how often the work was asked to stop."""
-        return self.cancelling() if self._requests is None else self._requests()
 
     def cancelling(self) -> int:
         """Return the number of cancellations that were not revoked, over all tasks of the work."""

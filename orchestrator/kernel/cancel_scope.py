@@ -122,17 +122,13 @@ class CallerScope:
             await asyncio.sleep(0)
 
 
-def cancellations() -> Callable[[], bool]:
-    """Return a function that tells whether the running task was cancelled since, even if its code swallowed that.
+def cancel_requests() -> Callable[[], int]:
+    """Return a function that counts how often the running task was asked to stop, also if its code swallowed that.
 
     In a task that works behind a scope, only requests of the caller and of `run.stop()` count.
     """
     owner = here()
     if owner is not None:
-        count = owner.requests
-    elif (task := asyncio.current_task()) is not None:
-        count = task.cancelling
-    else:
-        return lambda: False
-    before = count()
-    return lambda: count() > before
+        return owner.requests
+    task = asyncio.current_task()
+    return int if task is None else task.cancelling

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import CoroutineType
-from typing import TypeVar
+from types import CoroutineType, GeneratorType
+from typing import Any, TypeVar
 
 from orchestrator.kernel.abandonment import awaited, continued, here
 from orchestrator.kernel.clock import Cancellable, Clock
@@ -118,7 +118,8 @@ async def limited(
     task, since = asyncio.current_task(), clock.monotonic()
     earlier = task.cancelling() if task else 0
     awaitable = work()
-    coroutine = awaitable if type(awaitable) is CoroutineType else awaited(awaitable)
+    started = type(awaitable) in {CoroutineType, GeneratorType}  # a generator of `types.coroutine`
+    coroutine: Any = awaitable if started else awaited(awaitable)
     try:
         waits = coroutine.send(None)
     except StopIteration as ended:

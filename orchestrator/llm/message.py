@@ -89,7 +89,7 @@ class Message:
         """Return OpenAI chat form. `strict` omits the members that OpenAI itself does not know."""
         raw: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
-            raw["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+            raw["tool_calls"] = list(map(ToolCall.to_openai, self.tool_calls))
         if self.tool_call_id is not None:
             raw["tool_call_id"] = self.tool_call_id
         if self.name is not None:

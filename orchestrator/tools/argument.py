@@ -48,22 +48,26 @@ class UnstableArguments(BadArguments):
     """The arguments change when they are written as JSON and read again, so no approval covers the real call."""
 
 
-def _encoder() -> Callable[[Any], str]:
-    """Return the `encode` of a JSONEncoder. That makes an encoder in C for each call, at several times its own cost."""
+def _encoder() -> Callable[[Any, int], Iterable[str]]:
+    """Return the encoder in C of a JSONEncoder. Its `encode` makes one for each call, at several times its own cost."""
     plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without json's extension module
-        return plain.encode
+        return lambda data, _: (plain.encode(data),)
     separators = (plain.key_separator, plain.item_separator)
     text: Any = json.encoder.encode_basestring
-    pieces = make(
+    pieces: Callable[[Any, int], Iterable[str]] = make(
         None, plain.default, text, None, *separators, plain.sort_keys, plain.skipkeys, plain.allow_nan
     )
-    return lambda data: "".join(pieces(data, 0))
+    return pieces
 
 
-encode = _encoder()
-"""Returns the canonical text of JSON data. Raises ValueError for a number that JSON does not have."""
+_pieces = _encoder()
+
+
+def encode(data: Any) -> str:
+    """Return the canonical text of JSON data. Raises ValueError for a number that JSON does not have."""
+    return "".join(_pieces(data, 0))
 
 
 def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
@@ -76,30 +80,28 @@ def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
         _refuse_duplicates(text)
         return text
     try:
-        return _canonical(text if text[:1] == "{" else _object_text(text), read, dump)
+        if text[:1] != "{":
+            text = _object_text(text)
+        try:
+            value = read(text)
+            data = dump(value)
+            written = _written(data)
+        except Exception:
+            _scanned(text)  # report a duplicate name before any other fault
+            raise
+        if written == text:  # so the text is JSON and gives no name twice
+            return text
+        given, fault = _scanned(text)
+        if fault is not None:
+            raise BadArguments(f"the arguments are not one complete JSON object ({fault})") from fault
+        if faults := listed(_numbers_from_bools(given, data, ())):
+            raise BadArguments(faults)
+        _refuse_change(value, written, read, dump)
+        return written
     except ValidationError as error:
         raise BadArguments(_sentence(error)) from error
     except RecursionError as error:
         raise BadArguments(_TOO_DEEP) from error
-
-
-def _canonical(text: str, read: Read, dump: Dump) -> str:
-    try:
-        value = read(text)
-        data = dump(value)
-        written = _written(data)
-    except Exception:
-        _scanned(text)  # report a duplicate name before any other fault
-        raise
-    if written == text:  # so the text is JSON and gives no name twice
-        return text
-    given, fault = _scanned(text)
-    if fault is not None:
-        raise BadArguments(f"the arguments are not one complete JSON object ({fault})") from fault
-    if faults := listed(_numbers_from_bools(given, data, ())):
-        raise BadArguments(faults)
-    _refuse_change(value, written, read, dump)
-    return written
 
 
 def _refuse_change(value: dict[str, Any], written: str, read: Read, dump: Dump) -> None:
@@ -149,7 +151,7 @@ def _equal(one: object, other: object) -> bool:
 
 def _written(data: object) -> str:
     try:
-        return encode(data)
+        return "".join(_pieces(data, 0))
     except ValueError as error:
         raise BadArguments(f"a number has no JSON form ({error}); give a finite number") from error
     except TypeError as error:

@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import orjson
@@ -77,7 +78,8 @@ class ToolResult:
     def message(self) -> Message:
         """Return the tool message that answers the call."""
         said = list(self.parts) or self.content
-        return Message("tool", said, (), self.call.id, self.call.name, None, None, self.is_error)
+        is_error = self.outcome not in RETURNED
+        return Message("tool", said, (), self.call.id, self.call.name, None, None, is_error)
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
@@ -85,7 +87,7 @@ class ToolResult:
             message.tool_call_id == self.call.id
             and message.content == (list(self.parts) or self.content)
             and message.name == self.call.name
-            and message.is_error == self.is_error
+            and message.is_error == (self.outcome not in RETURNED)
             and message.role == "tool"
             and message.tool_calls == ()
             and message.refusal is None is message.reasoning
@@ -195,6 +197,9 @@ class ShownResult(NamedTuple):
     """Content parts, if the tool returned any."""
 
 
+_shown: Callable[[tuple[Any, ...]], ShownResult] = partial(tuple.__new__, ShownResult)
+
+
 def shown_result(value: object, limit: int, *, keep: bool) -> ShownResult:
     """Return the returned value of a tool as text of at most `limit` characters, and its content parts.
 
@@ -202,6 +207,8 @@ def shown_result(value: object, limit: int, *, keep: bool) -> ShownResult:
     """
     parts: tuple[dict[str, Any], ...] = ()
     if type(value) is str:
+        if value.isascii() and (not limit or len(value) <= limit):
+            return _shown((value, False, None, ()))
         whole = value
     elif returned := returned_parts(value):
         whole = "\n".join(map(described, returned))

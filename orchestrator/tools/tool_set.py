@@ -15,14 +15,15 @@ import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 from orchestrator.errors import ConfigError, ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.abandonment import AbandonableTask, here, until_ended
-from orchestrator.kernel.cancel_scope import cancellations
+from orchestrator.kernel.cancel_scope import cancel_requests
 from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.tools.argument import canonical_text, exact_arguments
 from orchestrator.tools.collection import ToolCollection, check_names, listed
 from orchestrator.tools.input_request import PersonNeeded
 from orchestrator.tools.invocation import invoke
@@ -38,7 +39,7 @@ from orchestrator.tools.result import (
     unreadable_text,
 )
 from orchestrator.tools.sampling import UntimedSampler
-from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
+from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool
 
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
@@ -59,7 +60,7 @@ Around: TypeAlias = Callable[[ToolSpec, int], AbstractContextManager[object]]
 def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
     """Return a call with its arguments in canonical form, or an error result that answers it instead."""
     try:
-        text = canonical_arguments(spec, call.arguments)
+        text = canonical_text(call.arguments, spec.read, spec.dump)
     except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
         outcome, content = failure_of(error)
         return ToolResult(call, position, content, outcome)
@@ -136,7 +137,7 @@ class ToolSet:
         `waited` is the seconds that the call has waited already; they count as queued. With `exact` the arguments are
         in canonical form: a call that its tool would read in another way does not run. `around` encloses the tool.
         """
-        spec = self.find(call.name)
+        spec = self._exact.get(call.name) or self.find(call.name)
         if spec is None:
             return self._answer_unknown(call, position)
         start = self._queue if spec.max_concurrency else self._run
@@ -186,7 +187,8 @@ class ToolSet:
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
         turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact, around)
-        cancelled = cancellations()
+        asked = cancel_requests()
+        before_the_turn = asked()
         try:
             if len(calls) > 1:
                 # Each call has its own task, even if it runs alone, so that its context variables stay in it.
@@ -195,10 +197,10 @@ class ToolSet:
             elif done and done[0] is None:
                 await turn.one(0)
         except Exception as error:
-            if cancelled():
+            if asked() > before_the_turn:
                 raise asyncio.CancelledError from error
             raise
-        if cancelled():
+        if asked() > before_the_turn:
             raise asyncio.CancelledError  # a tool swallowed the cancellation; the run must stop all the same
         return turn.results()
 
@@ -244,19 +246,24 @@ class ToolSet:
         around: Around | None = None,
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
-        restarts = TimeLimit()
         total = spec.total_timeout
         if total is None and (call_seconds := getattr(context_for, "call_seconds", None)) is not None:
             total = call_seconds()  # of a run: a caller without one need not limit its calls
         bound: tuple[ToolContext, ...] = ()
+        restarts: TimeLimit | None = None
         if spec.takes_context:
+            restarts = TimeLimit()
             bound = (self._narrowed(context_for(call, position), spec, restarts, total),)
         outcome: ToolOutcome = "ok"
         abandoned, needs, returned, before = False, None, None, _cancels()
         value: object = None
         shown = _NOTHING
         try:
-            arguments = parse_arguments(spec, call.arguments, exact=exact)
+            arguments = (
+                exact_arguments(call.arguments, spec.read, spec.dump)
+                if exact
+                else spec.read(canonical_text(call.arguments, spec.read, spec.dump))
+            )
             with _NO_SCOPE if around is None else around(spec, position):
                 if spec.timeout is None and not total:
                     value = await invoke(spec, bound, arguments)
@@ -372,10 +379,9 @@ class _Turn:
 
     def results(self) -> list[ToolResult]:
         """Return all results in call order. Raises RunError if one is missing."""
-        found = [result for result in self.done if result is not None]
-        if len(found) < len(self.done):
+        if not all(self.done):
             raise RunError("a before or after callback raised CancelledError, but the turn was not cancelled")
-        return found
+        return cast("list[ToolResult]", list(self.done))
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator_callbacks.llm_loop import turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_callbacks.llm_loop.guard_record import record_guards
-from orchestrator_guards import Verdict, completion_retries
+from orchestrator_guards import Verdict, completion_retries, fingerprint
 
 FEEDBACK = (
     "Your answer could not be used (attempt {attempt} of {most}): {issue}. "
@@ -84,7 +84,9 @@ def request_another(run: LoopRun, issue: str) -> bool:
             return False
         ctx.fault = "completion_invalid"
         raise CompletionError(issue, attempts)
-    moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
+    moved = None
+    if ctx.limits.max_no_progress:
+        moved = turn_accounting.add_turn(ctx, fingerprint([], ctx.messages[-1].text))
     asked = retry_verdicts(ctx, moved)
     if ctx.verdict is None or ctx.wrapping_up:  # otherwise an earlier refusal, with its own row
         record_guards(run, asked)

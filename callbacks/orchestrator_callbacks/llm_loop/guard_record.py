@@ -15,8 +15,14 @@ WINDOW = "turns"
 
 def record_guards(run: LoopRun, verdicts: Sequence[Verdict]) -> None:
     """Record the evaluations of guards on `run.ctx`. The last one may be the decision for the next edge."""
-    most = run.ctx.limits.max_no_progress
-    rows = [one[:4] if one.guard in STANDARD else _row(one, most) for one in verdicts]
+    rows: list[Row] = []
+    for verdict in verdicts:
+        if verdict.guard in STANDARD:
+            rows.append(verdict[:4])
+        elif verdict.guard == "no_progress":
+            rows.append((*verdict[:4], _PROGRESS, WINDOW, run.ctx.limits.max_no_progress))
+        else:
+            rows.append(row_of(verdict))
     run.attach_guards(rows, verdicts[-1])
 
 
@@ -27,10 +33,6 @@ def keep_window(run: LoopRun) -> None:
     """
     window = [turn._replace(tools=frozenset(map(digest, turn.tools))) for turn in run.ctx.turns]
     run.replace_in_guards(WINDOW, window)
-
-
-def _row(verdict: Verdict, most: int) -> Row:
-    return (*verdict[:4], _PROGRESS, WINDOW, most) if verdict.guard == "no_progress" else row_of(verdict)
 
 
 _PROGRESS = progress.__name__

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from orchestrator.kernel.clock import micros
+from orchestrator.kernel.clock import WHOLE
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
 from orchestrator.machines.llm_loop.model import (
     Completion,
@@ -15,7 +17,7 @@ from orchestrator.machines.llm_loop.model import (
     TurnDecision,
 )
 from orchestrator.tools.result import RETURNED, ToolResult
-from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
+from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import (
     Escalation,
@@ -27,7 +29,6 @@ from orchestrator_guards import (
     expected,
     failed_result,
     fingerprint,
-    first_refusal,
     next_streak,
     progress,
     stall,
@@ -48,22 +49,34 @@ def account(run: LoopRun) -> Verdict | None:
     note_time(run)
     seen: list[ObservedCall] = []
     retried = False
-    for result in ctx.results:
+    for position, result in enumerate(ctx.results):
         if result is None:
             continue
-        call = _seen(run.deps.tools, result)
-        seen.append(call)
+        call, admitted = result.call, ctx.ledger.admitted.get(position)
+        if admitted is not None and admitted.call.name == call.name:
+            spec = admitted.spec
+        else:
+            spec = run.deps.tools.find(call.name)
+        failed = result.outcome not in RETURNED or failed_result(
+            result.content, declared_plain_text=spec is not None and spec.plain_text
+        )
+        policy = "strict" if spec is None else spec.progress
+        seen.append(_observed((call.name, call.arguments, result.content, failed, policy)))
         if result.outcome == "retry":  # the tool asked the model to try again: neither an error nor a success
             retried = True
         elif (
             result.outcome != "denied"
         ):  # it did not run, so it is neither an error nor a success of the tool
-            _count(ctx.progress, call)
+            _count(ctx.progress, seen[-1])
     if retried or ctx.progress.model_retries:
         _count_model_retries(ctx.progress, ctx.results)
     if ctx.limits.max_no_progress or ctx.limits.max_restarts:
-        return remember(ctx, seen)
+        return add_turn(ctx, fingerprint(seen))
     return None
+
+
+_observed: Callable[[tuple[Any, ...]], ObservedCall] = partial(tuple.__new__, ObservedCall)
+_success: Callable[[tuple[Any, ...]], RepeatedSuccess] = partial(tuple.__new__, RepeatedSuccess)
 
 
 def _count_model_retries(state: Progress, results: Iterable[ToolResult | None]) -> None:
@@ -83,46 +96,32 @@ def note_time(run: LoopRun) -> None:
     """Store the duration of the run at the entry of the current state."""
     cursor = run.cursor
     if cursor.started_at is not None:
-        run.ctx.spent.seconds = micros(cursor.entered_at - cursor.started_at)
-
-
-def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
-    spec = tools.find(result.call.name)
-    failed = result.is_error or failed_result(
-        result.content, declared_plain_text=bool(spec and spec.plain_text)
-    )
-    policy = spec.progress if spec else "strict"
-    return ObservedCall(result.call.name, result.call.arguments, result.content, failed, policy)
+        seconds = cursor.entered_at - cursor.started_at
+        run.ctx.spent.seconds = (seconds * 1e6 + WHOLE - WHOLE) / 1e6  # `micros`
 
 
 def _count(seen: Progress, call: ObservedCall) -> None:
     tool = tool_key(call.tool)
-    streak = next_streak(seen.error_streaks.get(tool, 0), failed=call.failed)
-    if streak:
-        seen.error_streaks[tool] = streak
+    if call.failed:
+        seen.error_streaks[tool] = next_streak(seen.error_streaks.get(tool, 0), failed=True)
         seen.successes.pop(tool, None)
         return
-    seen.error_streaks.pop(tool, None)
+    seen.error_streaks.pop(tool, None)  # `next_streak` of a success
     key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
     result = call.result if len(call.result) <= _LONGEST_KEPT else digest(call.result)
     same = before is not None and before.call == key and before.result in (result, call.result)
-    seen.successes[tool] = RepeatedSuccess(key, result, before.times + 1 if same and before else 1)
+    seen.successes[tool] = _success((key, result, before.times + 1 if same and before else 1))
 
 
 _LONGEST_KEPT = 32
 """A longer result is kept as its digest, because its record has the text. Older records have the text here, too."""
 
 
-def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verdict | None:
+def add_turn(ctx: LoopContext, turn: TurnFingerprint) -> Verdict | None:
     """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation requires.
 
     Returns the verdict of the progress guard, if it is enabled.
     """
-    return add_turn(ctx, fingerprint(seen, text))
-
-
-def add_turn(ctx: LoopContext, turn: TurnFingerprint) -> Verdict | None:
-    """Add the fingerprint of a turn as `remember` does."""
     state, limits = ctx.progress, ctx.limits
     if state.expected is not None and turn.calls == state.expected.calls:
         # It was blocked and has no result of its own; it counts as the repetition.
@@ -130,46 +129,40 @@ def add_turn(ctx: LoopContext, turn: TurnFingerprint) -> Verdict | None:
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
     ctx.turns = ctx.turns[1 - size :] + (turn,)  # noqa: RUF005 - half the instructions
     state.expected, state.warning = None, ""
-    if limits.max_no_progress:
-        return _escalate(ctx, limits.max_no_progress)
-    return None
-
-
-def _escalate(ctx: LoopContext, limit: int) -> Verdict:
-    state = ctx.progress
-    verdict = progress(ctx.turns, limit)
-    match escalation(verdict.observed, verdict.limit):
-        case Escalation.WARN:
-            state.warning = REPEATING.format(what=verdict.detail)
-        case Escalation.BLOCK:
-            state.warning = REPEATING.format(what=verdict.detail)
-            state.expected = expected(ctx.turns, stall(ctx.turns, limit))
-        case _:
-            pass
+    if not limits.max_no_progress:
+        return None
+    verdict = progress(ctx.turns, limits.max_no_progress)
+    reaction = escalation(verdict.observed, verdict.limit)
+    if reaction is Escalation.WARN or reaction is Escalation.BLOCK:
+        state.warning = REPEATING.format(what=verdict.detail)
+    if reaction is Escalation.BLOCK:
+        state.expected = expected(ctx.turns, stall(ctx.turns, limits.max_no_progress))
     return verdict
 
 
 def decide_turn(run: LoopRun, asked: Sequence[Verdict]) -> LoopEvent:
     """Return the event that leaves `update_budgets`, from the verdicts about another turn."""
     ctx = run.ctx
-    if may_start_over(run, asked):
+    if ctx.limits.max_restarts and may_start_over(run, asked):
         return LoopEvent.RESTART_LOOP
     verdict = decide(ctx, asked)
     ctx.verdict = None if verdict.ok else verdict
-    return LoopEvent.BUDGET_OK if may_go_on(run) else LoopEvent.BUDGET_EXCEEDED
+    return LoopEvent.BUDGET_OK if verdict.ok or may_go_on(run) else LoopEvent.BUDGET_EXCEEDED
 
 
 def decide(ctx: LoopContext, verdicts: Sequence[Verdict]) -> Verdict:
     """Return the first refusal, else the last verdict, which is stored as the decision for the edge's guard."""
-    refusal = first_refusal(verdicts)
-    if refusal is None:
-        _keep(ctx, verdicts[-1])
-    return verdicts[-1] if refusal is None else refusal
+    for verdict in verdicts:
+        if not verdict.ok:
+            return verdict
+    _keep(ctx, verdicts[-1])
+    return verdicts[-1]
 
 
 def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
     spent = ctx.spent
-    ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
+    used = spent.usage if spent.below is None else spent.total
+    ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, used, spent.seconds, restart)
 
 
 def may_start_over(run: LoopRun, verdicts: Iterable[Verdict]) -> bool:

@@ -32,7 +32,13 @@ def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
     limits, spent = ctx.limits, ctx.spent
     share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
     turns = limits.max_iterations
-    asked = _behaviour(ctx, moved)
+    seen = ctx.progress
+    asked: list[Verdict] = []
+    if seen.error_streaks and limits.max_tool_errors:
+        tool, streak = max(seen.error_streaks.items(), key=lambda item: item[1])
+        asked.append(tool_errors(tool, streak, limits.max_tool_errors))
+    if limits.max_no_progress and ctx.turns:
+        asked.append(progress(ctx.turns, limits.max_no_progress) if moved is None else moved)
     if limits.max_input_tokens:
         asked.append(input_tokens(spent.total.input_tokens, reserve(limits.max_input_tokens, share)))
     if limits.max_output_tokens:
@@ -42,17 +48,6 @@ def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, reserve(limits.max_seconds, share)))
     asked.append(iterations(ctx.iteration, turns - limits.wrap_up_turns if turns > 1 else turns))
-    return asked
-
-
-def _behaviour(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
-    limits, seen = ctx.limits, ctx.progress
-    asked: list[Verdict] = []
-    if seen.error_streaks and limits.max_tool_errors:
-        tool, streak = max(seen.error_streaks.items(), key=lambda item: item[1])
-        asked.append(tool_errors(tool, streak, limits.max_tool_errors))
-    if limits.max_no_progress and ctx.turns:
-        asked.append(progress(ctx.turns, limits.max_no_progress) if moved is None else moved)
     return asked
 
 
@@ -80,7 +75,7 @@ def decided(ctx: LoopContext) -> TurnDecision | None:
     made, spent = ctx.decision, ctx.spent
     if made is None or made.iteration != ctx.iteration or made.seconds != spent.seconds:
         return None
-    used = spent.total
+    used = spent.usage if spent.below is None else spent.total
     same = made.limits is ctx.limits and (made.used is used or made.used == used)
     return made if same else None
 

@@ -55,7 +55,7 @@ def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
             while position < len(ctx.results) and not _says(message, ctx.results[position]):
                 position += 1
             if position < len(ctx.results):
-                key, position = key_of(ctx, position), position + 1
+                key, position = f"{ctx.iteration}:{position}", position + 1  # `key_of`
         plain.append(message.to_openai() if key is None else {"done": key})
     return plain
 
