@@ -2,63 +2,108 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from orchestrator.cli.backtest_group import BacktestOptions
-from orchestrator.cli.backtest_view import (
-    CSV_COLUMNS,
-    SWEEP_HEADS,
-    csv_row,
-    print_report,
-    print_sweep,
-    sweep_row,
-)
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.filter_option import FilterOptions
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import say, say_json, say_more, shown
 from orchestrator.cli.picture import check_picture, save_picture
 from orchestrator.cli.runs.export import FORMAT
-from orchestrator.cli.runs.phrase import seconds_in
+from orchestrator.cli.runs.phrase import many, seconds_in, span, table
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_file, read_lines
 from orchestrator.runtime.backtest.backtest import sweep
-from orchestrator.runtime.backtest.comparison import RunComparison
+from orchestrator.runtime.backtest.comparison import RunComparison, Saving
 from orchestrator.runtime.backtest.plot import backtest_svg
 from orchestrator.runtime.backtest.policy import Policy
 from orchestrator.runtime.backtest.report import Report
+from orchestrator.runtime.backtest.report_table import CHANGE_WORDS, SWEEP_COLUMNS, report_rows
 from orchestrator.runtime.backtest.sweep_range import SweepRange
 from orchestrator.runtime.backtest.trace import RunTrace
+from orchestrator_guards.money import in_currency
 
 _NAMED: Final = 20
 """Most runs that the table names."""
+_FORMULA: Final = frozenset("=+-@")
+CSV_COLUMNS: Final = (
+    *("run_id", "agent", "outcome", "reason", "change", "effect", "guard", "observed", "limit", "turn"),
+    *("requests", "tokens", "cost", "seconds", "assumed_effect", "assumed_guard", "assumed_turn", "left_out"),
+)
+_SAVED: Final = ("requests", "tokens", "cost", "time")
 
 
-@dataclass(slots=True)
-class _Collected:
-    """The first runs with a difference, for the table; every run, for CSV."""
+@dataclass(frozen=True, kw_only=True)
+class BacktestOptions(FilterOptions, given.JournalOptions):
+    """The command line of `backtest`."""
 
-    csv: bool
-    first: list[RunComparison] = field(default_factory=list)
+    files: Annotated[
+        tuple[Path, ...],
+        typer.Argument(
+            metavar="FILE",
+            help="Runs that `runs export` wrote, instead of those of the journal.",
+            show_default=False,
+        ),
+    ] = ()
+    limits: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Limits of the policy: the members of Limits, or a table [limits]."
+        ),
+    ] = None
+    set: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="One limit of the policy, e.g. max_iterations=30; 0 is off."
+        ),
+    ] = ()
+    guard: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="A guard of yours, asked at each decision about another turn."
+        ),
+    ] = ()
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=A..B", help="One row for each value of a limit, e.g. max_no_progress=2..8."
+        ),
+    ] = None
+    since: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Runs that started in the last 90s, 15m, 12h, 7d.")
+    ] = None
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw benefit against harm: *.svg or *.png."),
+    ] = None
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print one row for each run, or each value of --sweep.")
+    ] = False
 
-    def take(self, run: RunComparison) -> None:
-        """Take the comparison of one run."""
-        if self.csv:
-            say_more(_csv_line(csv_row(run)))
-        elif run.change != "none" and len(self.first) < _NAMED:
-            self.first.append(run)
 
-
+@spread
 def backtest_runs(options: BacktestOptions) -> int:
-    """Backtest the policy of the options and print the report. Raises ConfigError before anything is read."""
+    """Evaluate another policy on recorded runs.
+
+    No model and no tool is called. The guards of each run are evaluated again on their recorded inputs, in order, up
+    to the first decision or message to the model that differs. The report says which runs would have stopped earlier,
+    split into those that had completed (harm) and those that had failed, stalled or run out (benefit), and what that
+    saves.
+    """
     if options.csv and options.json:
         raise ConfigError("--csv prints rows and --json prints the report: give one of them")
     if options.plot is not None:
@@ -67,40 +112,48 @@ def backtest_runs(options: BacktestOptions) -> int:
     since = None if options.since is None else time.time() - seconds_in(options.since)
     if options.files and (since is not None or any(one is not None for one in options.conditions.values())):
         raise ConfigError("conditions select runs of a journal; give FILE or conditions, not both")
-    collected = _Collected(options.csv)
-    each = None if options.sweep else collected.take
+    first: list[RunComparison] = []  # with a difference, for the table
+
+    def take(run: RunComparison) -> None:
+        if options.csv:
+            _print_row(csv_row(run))
+        elif run.change != "none" and len(first) < _NAMED:
+            first.append(run)
+
+    each = None if options.sweep else take
     if options.csv:
-        say_more(_csv_line(SWEEP_HEADS if options.sweep else CSV_COLUMNS))
-    reports = _reports(options, policies, since, each)
-    _print(options, policies, reports, collected)
+        _print_row(("value", *SWEEP_COLUMNS) if options.sweep else CSV_COLUMNS)
+
+    async def work(store: OpenStore) -> list[Report]:
+        return await sweep(store.runs, policies, since=since, each=each, **options.conditions)
+
+    if options.files:
+        reports = asyncio.run(sweep(exported(options.files), policies, each=each))
+    else:
+        reports = at_journal(options.journal, work, only_reads=True)
+    _print(options, next(iter(policies.values())), reports, first)
     if options.plot is not None:
         save_picture(options.plot, backtest_svg(reports, options.sweep or ""))
     return Exit.COMPLETED
 
 
-def _reports(
-    options: BacktestOptions,
-    policies: Mapping[str, Policy],
-    since: float | None,
-    each: Callable[[RunComparison], None] | None,
-) -> list[Report]:
-    if options.files:
-        import asyncio
-
-        return asyncio.run(sweep(exported(options.files), policies, each=each))
-
-    async def work(store: OpenStore) -> list[Report]:
-        return await sweep(store.runs, policies, since=since, each=each, **options.conditions)
-
-    return at_journal(options.journal, work, only_reads=True)
-
-
-# ---- the policy ----
-
-
 def policies_of(options: BacktestOptions) -> dict[str, Policy]:
-    """Return label -> policy: one for each value of a sweep, else one without a label. Raises ConfigError."""
-    given = {**_limits_in(options.limits), **_limits_set(options.set)}
+    """Return label -> policy: one for each value of a sweep, else one without a label. Raises ConfigError, OSError."""
+    given: dict[str, Any] = {}
+    if (file := options.limits) is not None:
+        try:
+            members: object = tomllib.loads(read_file(file).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not TOML ({error})") from None
+        if isinstance(members, dict) and isinstance(members.get("limits"), dict):
+            members = members["limits"]
+        if not isinstance(members, dict) or not members:
+            raise ConfigError(f"{file} has no limits: give members of Limits, as max_iterations = 30")
+        limits = limits_from((), members)
+        given |= {name: getattr(limits, name) for name in members}
+    limits = limits_from(options.set, {})
+    names = (pair.partition("=")[0].strip() for pair in options.set)
+    given |= {name: getattr(limits, name) for name in names}
     guards = [imported(spec, "guard") for spec in options.guard]
     if options.sweep is None:
         if not given and not guards:
@@ -109,100 +162,129 @@ def policies_of(options: BacktestOptions) -> dict[str, Policy]:
     return SweepRange.of(options.sweep).policies(given, guards)
 
 
-def _limits_set(pairs: Iterable[str]) -> dict[str, Any]:
-    found = limits_from(pairs, {})
-    return {name: getattr(found, name) for name in (pair.partition("=")[0].strip() for pair in pairs)}
-
-
-def _limits_in(file: Path | None) -> dict[str, Any]:
-    """Return the limits in a file. Raises ConfigError if it is not TOML or has another member, or OSError."""
-    if file is None:
-        return {}
-    try:
-        members: object = tomllib.loads(read_file(file).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML ({error})") from None
-    if isinstance(members, dict) and isinstance(members.get("limits"), dict):
-        members = members["limits"]
-    if not isinstance(members, dict) or not members:
-        raise ConfigError(f"{file} has no limits: give members of Limits, as max_iterations = 30")
-    found = limits_from((), members)
-    return {name: getattr(found, name) for name in members}
-
-
-# ---- files ----
-
-
 def exported(files: Iterable[Path]) -> Iterator[RunTrace]:
     """Yield the trace of each exported run, one line after the other. Raises ConfigError, or OSError."""
     for file in files:
         for number, line in enumerate(read_lines(file), 1):
-            if line.strip():
-                yield _exported(line, f"{file}, line {number}")
-
-
-def _exported(line: bytes, where: str) -> RunTrace:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{where}: this is not JSON; give files that `runs export` wrote") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ConfigError(
-            f"{where}: this is no exported run; give files that `runs export` wrote without --content"
-        )
-    trace = data.get("trace")
-    if trace is None:
-        raise ConfigError(
-            f"{where}: an older version exported this run, without its decisions; export it again"
-        )
-    try:
-        return RunTrace.from_json(trace)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {shown(str(error), 200)}") from None
+            if not line.strip():
+                continue
+            where = f"{file}, line {number}"
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                raise ConfigError(f"{where}: this is not JSON; give files that `runs export` wrote") from None
+            if not isinstance(data, dict) or data.get("format") != FORMAT:
+                raise ConfigError(
+                    f"{where}: this is no exported run; give files that `runs export` wrote without --content"
+                )
+            if (trace := data.get("trace")) is None:
+                raise ConfigError(
+                    f"{where}: an older version exported this run, without its decisions; export it again"
+                )
+            try:
+                yield RunTrace.from_json(trace)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {shown(str(error), 200)}") from None
 
 
 # ---- output ----
 
 
 def _print(
-    options: BacktestOptions, policies: Mapping[str, Policy], reports: list[Report], collected: _Collected
+    options: BacktestOptions, policy: Policy, reports: Sequence[Report], first: Sequence[RunComparison]
 ) -> None:
-    first = next(iter(policies.values()))
     swept = (options.sweep or "").partition("=")[0]
     if options.csv:
         for report in reports if options.sweep else ():
-            say_more(_csv_line(sweep_row(report)))
+            _print_row(sweep_row(report))
     elif options.json:
-        plain: dict[str, Any] = {"limits": _plain_limits(first, swept), "ignored": list(first.ignored)}
+        limits = {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in policy.limits.items()
+            if name != swept
+        }
+        plain: dict[str, Any] = {"limits": limits, "ignored": list(policy.ignored)}
         if options.sweep:
             say_json(plain | {"sweep": options.sweep, "values": [report.as_json() for report in reports]})
         else:
             say_json(plain | reports[0].as_json())
     elif options.sweep:
-        print_sweep(swept, reports)
+        heads = (swept, *SWEEP_COLUMNS)
+        for line in table(heads, [tuple(map(str, sweep_row(report))) for report in reports], right=heads):
+            say(line)
+        _print_left_out(reports[0])
     else:
-        print_report(reports[0], collected.first)
-    if first.ignored and not options.json and not options.csv:
-        say(f"not evaluated, because no decision depends on it: {', '.join(first.ignored)}")
+        print_report(reports[0], first)
+    if policy.ignored and not options.json and not options.csv:
+        say(f"not evaluated, because no decision depends on it: {', '.join(policy.ignored)}")
 
 
-def _plain_limits(policy: Policy, swept: str) -> dict[str, Any]:
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in policy.limits.items()
-        if name != swept
-    }
-
-
-def _csv_line(cells: Iterable[object]) -> str:
+def _print_row(cells: Iterable[object]) -> None:
+    """Print a line of CSV whose cells no spreadsheet evaluates as a formula."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow([_safe(cell) for cell in cells])
-    return text.getvalue()
+    safe = [f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell for cell in cells]
+    csv.writer(text, lineterminator="\n").writerow(safe)
+    say_more(text.getvalue())
 
 
-def _safe(cell: object) -> object:
-    """Return a cell that a spreadsheet does not evaluate as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell
+def csv_row(run: RunComparison) -> tuple[object, ...]:
+    """Return the cells of CSV_COLUMNS."""
+    found, later, saved = run.difference, run.assumed, run.saved
+    return (
+        *(run.run_id, run.agent, run.outcome, run.reason, run.change, run.effect or ""),
+        *((found.guard, found.observed, found.limit, found.turn) if found else ("", "", "", "")),
+        *(saved.requests, saved.tokens, in_currency(saved.cost_micros), round(saved.seconds, 3)),
+        *(run.assumed_effect or "", later.guard if later else "", later.turn if later else ""),
+        run.left_out,
+    )
 
 
-_FORMULA: Final = frozenset("=+-@")
+def sweep_row(report: Report) -> tuple[object, ...]:
+    """Return the label and the figures of one value of a sweep."""
+    return report.label, *(value(report) for value in SWEEP_COLUMNS.values())
+
+
+def print_report(report: Report, first: Sequence[RunComparison]) -> None:
+    """Print the report of one policy, and the first runs with a difference."""
+
+    def cells(saved: Saving | None) -> tuple[str, str, str, str]:
+        if saved is None:
+            return "", "", "", ""
+        cost = f"{in_currency(saved.cost_micros):g}"
+        return f"{saved.requests:,}", f"{saved.tokens:,}", cost, span(saved.seconds)
+
+    say(f"{many(report.runs, 'run')} evaluated" if report.runs else "no run was evaluated")
+    if report.runs:
+        rows = [(row.name, f"{row.runs:,}", *cells(row.saved)) for row in report_rows(report)]
+        for line in table(("first difference", "runs", *_SAVED), rows, right=("runs", *_SAVED)):
+            say(line)
+    if report.guards:
+        counts = [(guard, CHANGE_WORDS[change], f"{runs:,}") for (guard, change), runs in report.by_guard]
+        say("")
+        for line in table(("guard", "change", "runs"), counts, right=("runs",)):
+            say(line)
+    if first:
+        named = [
+            (
+                run.run_id,
+                run.outcome or "(open)",
+                CHANGE_WORDS[run.change],
+                run.effect or "",
+                run.difference.guard if run.difference else "",
+                str(run.difference.turn) if run.difference else "",
+            )
+            for run in first
+        ]
+        say("")
+        for line in table(("run", "outcome", "change", "effect", "guard", "turn"), named, right=("turn",)):
+            say(line)
+        if (more := report.runs - report.unchanged - len(first)) > 0:
+            say(f"  … and {many(more, 'run')} more: --csv prints all")
+    _print_left_out(report)
+
+
+def _print_left_out(report: Report) -> None:
+    for reason, one in report.left_out.items():
+        say(f"left out: {many(one.runs, 'run')} ({shown(one.first, 80)}): {shown(reason, 300)}")
+    if report.damage:
+        say(f"left out: {shown(report.damage, 300)}")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from json import dumps, loads
 from typing import Any, NamedTuple
 
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.redaction import redacted
+from orchestrator.cli.spread import spread_options
 from orchestrator.cli.trust.consent import is_trusted_file, settings_file
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
@@ -29,11 +32,13 @@ class Setting(NamedTuple):
     """The environment variable, the file, or `default`."""
 
 
-def show_settings(*, as_json: bool) -> int:
-    """Print every setting with its value and source. Raises ConfigError when they cannot be read.
+@spread_options
+def show_settings(*, json: given.Json = False) -> int:
+    """Print the effective settings and the source of each.
 
-    The settings are only printed, not used, so those of an untrusted file are included, and marked.
+    Secrets are redacted.
     """
+    # They are only printed, not used: those of an untrusted file are included, and marked.
     file = settings_file()
     members = {} if file is None else file.members
     trusted = file is None or is_trusted_file(file)
@@ -41,12 +46,12 @@ def show_settings(*, as_json: bool) -> int:
         one if trusted or one.source != DEFAULT_FILE else one._replace(source=f"{DEFAULT_FILE} (not trusted)")
         for one in _effective(Settings.load(members), members)
     ]
-    if as_json:
+    if json:
         say_json({one.name: {"value": one.value, "source": one.source} for one in settings})
         return Exit.COMPLETED
     width = max(len(one.name) for one in settings)
     for name, value, source in settings:
-        text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+        text = "" if value is None else value if isinstance(value, str) else dumps(value)
         say(f"{name:<{width}}  {shown(text):<24}  {source}")
     return Exit.COMPLETED
 
@@ -89,10 +94,16 @@ def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
 def _in_json(text: str | None, member: str) -> bool:
     """Return whether a section given as JSON in one variable has this member."""
     try:
-        return member in json.loads(text or "{}")
+        return member in loads(text or "{}")
     except (ValueError, TypeError):
         return False
 
 
 def _data(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
+
+
+group = LazyGroup(
+    {"show": CommandEntry("config:show_settings", "Print the effective settings and the source of each.")},
+    help="Settings of this process.",
+)

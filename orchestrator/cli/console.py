@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
 
-from orchestrator.cli.console_option import ConsoleOptions
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
+from orchestrator.cli.spread import spread
 from orchestrator.engines.garbage_collection import tune_garbage_collection
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.journal.address import Address
@@ -22,28 +25,63 @@ from orchestrator.journal.opening import journal_at
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.web.access import LOOPBACK
 
-if TYPE_CHECKING:
-    from orchestrator.console.access import SignInCode
-
 _THRESHOLDS = (10_000, 20, 50)
+"""Of the garbage collection.
+
+A page reads thousands of records, which are no garbage before its end. A connection leaves garbage that is not
+collected before the threshold: with that of a worker it would be 30 MB.
+"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConsoleOptions:
+    """The command line of `console`."""
+
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address to listen at. The default is this machine only.",
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(metavar="N", help="The port; 0 picks a free one.")] = 8484
+    operate: Annotated[
+        bool, typer.Option("--operate", help="Allow to answer questions and to stop runs.")
+    ] = False
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with a token that signs in any number of people, for a service. Default: the "
+            "terminal shows an address that signs in one browser, once, within 5 minutes.",
+        ),
+    ] = None
+    content: Annotated[
+        Literal["never", "ask", "always"],
+        typer.Option(help="Whether messages, arguments and results are shown; `ask`: on request."),
+    ] = "ask"
+    allow_host: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="NAME", help="Another host name that browsers use for the console. Repeatable."),
+    ] = ()
+    proxy_headers: given.ProxyHeaders = ()
+    journal: given.Journal = None
+
+
+@spread
 def serve_console(options: ConsoleOptions) -> int:
-    """Serve the pages until a signal. Raises ConfigError, MissingExtra."""
+    """Show the runs of a journal in the browser.
+
+    The pages are live: runs with filters, each run with its graph, budgets, transcript and records, and the questions
+    that wait for a person. They are read-only unless --operate is given. Nothing is loaded from elsewhere. SIGINT and
+    SIGTERM stop the command; the runs continue.
+    """
     address = existing(options.journal)
-    token = _token(options)
+    token = None
+    if options.token_env is not None and not (token := os.environ.get(options.token_env, "").strip()):
+        raise ConfigError(f"the environment variable {options.token_env} is empty; put the token into it")
     asyncio.run(_serve(options, address, token))
     return Exit.COMPLETED
-
-
-def _token(options: ConsoleOptions) -> str | None:
-    """Return the token of the environment, if one is named. Raises ConfigError."""
-    if options.token_env is None:
-        return None
-    token = os.environ.get(options.token_env, "").strip()
-    if not token:
-        raise ConfigError(f"the environment variable {options.token_env} is empty; put the token into it")
-    return token
 
 
 async def _serve(options: ConsoleOptions, address: Address, token: str | None) -> None:
@@ -54,6 +92,24 @@ async def _serve(options: ConsoleOptions, address: Address, token: str | None) -
     except ImportError as error:
         raise MissingExtra(error.name or "starlette", "console") from error
     code = SignInCode() if token is None else None
+    near, here = address, Path.cwd()
+    if isinstance(near, Path) and near.is_relative_to(here):
+        near = near.relative_to(here)
+
+    def started(url: str) -> None:
+        tune_garbage_collection(_THRESHOLDS)
+        if code is None:
+            say(f"console of {shown(str(address))}: {url}")
+            say(f"the token in {options.token_env} signs in")
+        else:
+            say(f"console of {shown(str(address))}: {url}sign-in#{code.value}")
+            say(
+                "the address signs in one browser, once, within 5 minutes; the part after # is not sent in it"
+            )
+        read_only = "read-only; --operate allows to answer and stop runs"
+        say("actions are allowed" if options.operate else read_only)
+        say("Ctrl-C stops the console; the runs continue")
+
     journal = journal_at(address, only_reads=not options.operate, create=False)
     async with AsyncExitStack() as stack:
         with beginning():
@@ -66,7 +122,7 @@ async def _serve(options: ConsoleOptions, address: Address, token: str | None) -
             content=options.content,
             graphs=SHIPPED,
             hosts=[*LOOPBACK, options.host, *options.allow_host],
-            title=str(options.journal or _near(address)),
+            title=str(options.journal or near),
         )
         stopped = asyncio.Event()
         with on_signal(stopped.set):
@@ -75,40 +131,6 @@ async def _serve(options: ConsoleOptions, address: Address, token: str | None) -
                 options.host,
                 options.port,
                 stopped,
-                lambda url: _started(url, address, code, options),
+                started,
                 proxies=options.proxy_headers,
             )
-
-
-def _near(address: Address) -> Address:
-    """Return a path below the working directory relative to it."""
-    here = Path.cwd()
-    return (
-        address.relative_to(here) if isinstance(address, Path) and address.is_relative_to(here) else address
-    )
-
-
-def _started(url: str, address: Address, code: SignInCode | None, options: ConsoleOptions) -> None:
-    """Print the address.
-
-    A page reads thousands of records, which are no garbage before its end. A connection leaves garbage that is not
-    collected before the threshold: with that of a worker it would be 30 MB.
-    """
-    tune_garbage_collection(_THRESHOLDS)
-    for line in _lines(url, address, code, options):
-        say(line)
-
-
-def _lines(url: str, address: Address, code: SignInCode | None, options: ConsoleOptions) -> Iterator[str]:
-    if code is None:
-        yield f"console of {shown(str(address))}: {url}"
-        yield f"the token in {options.token_env} signs in"
-    else:
-        yield f"console of {shown(str(address))}: {url}sign-in#{code.value}"
-        yield "the address signs in one browser, once, within 5 minutes; the part after # is not sent in it"
-    yield (
-        "read-only; --operate allows to answer and stop runs"
-        if not options.operate
-        else "actions are allowed"
-    )
-    yield "Ctrl-C stops the console; the runs continue"

@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 import orchestrator
 from orchestrator.cli.output import is_terminal, say, say_more
@@ -82,8 +85,10 @@ def read_guide(topic: str) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def show_guides(topic: str | None) -> None:
-    """Print a guide, formatted on a terminal and as Markdown elsewhere; without a topic, the list of guides."""
+def show_guides(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Topic of a guide.")] = None,
+) -> None:
+    """Print a guide; without TOPIC, list the guides."""
     if topic is None:
         width = max(len(one.topic) for one in GUIDES)
         for one in GUIDES:

@@ -10,14 +10,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.position import head_reason, holder
 from orchestrator.cli.runs.store import OpenStore, existing, head_json, journal_file
+from orchestrator.cli.spread import spread
 from orchestrator.engines.garbage_collection import garbage_collection_setting, worker_setting
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
@@ -50,6 +54,32 @@ class DoctorReport:
     """Why the verdict could not be kept in the journal."""
     isolation: Isolation | str = ""
     """The isolation of a worker for models' code, or why no worker starts. Not a problem: most runs need none."""
+
+
+@spread
+def doctor(
+    at: given.JournalOptions,
+    *,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(
+            "--salvage", metavar="NEW.db", help="Write the readable part of a damaged journal to a new one."
+        ),
+    ] = None,
+    restore: given.BackupToTest = None,
+) -> int:
+    """Check the journal: file, store, every chain, open runs, disk.
+
+    The exit code is 1 when there are problems. The command also shows how code of models is isolated on this machine
+    (`orchestrator rlm isolation`).
+    """
+    if salvage is not None and restore is not None:
+        raise ConfigError("--salvage and --restore are two commands: give one of them")
+    if restore is not None:
+        return restore_drill(restore, **vars(at))
+    if salvage is not None:
+        return salvage_journal(salvage, **vars(at))
+    return examine_journal(**vars(at))
 
 
 def examine_journal(*, json: bool, journal: Address | None) -> int:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
-from typing import Literal
 
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, say_more, shown
 from orchestrator.cli.picture import FORMATS as DRAWN
 from orchestrator.cli.picture import check_picture, save_picture
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.shipped import HOOKS, SHIPPED, named
+from orchestrator.cli.spread import spread, spread_options
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.svg import svg
 from orchestrator.errors import ConfigError, GraphError
-from orchestrator.journal.address import Address
 from orchestrator.kernel.diagram import FORMATS
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.story import Story, path_marks, run_marks
@@ -30,16 +29,21 @@ _FORMATS: Mapping[str, Callable[[Graph, str | None], str]] = FORMATS
 _ALL = (*FORMATS, *(ending.removeprefix(".") for ending in DRAWN))
 
 
+@spread
 def draw_graph(
-    name: str,
+    name: given.GraphName = "llm_loop",
     *,
-    form: str | None,
-    output: Path | None,
-    heat: Literal["time", "visits"] | None,
-    run: str | None,
-    journal: Address | None,
+    format_: given.Format = None,
+    output: given.PictureFile = None,
+    heat: given.Heat = None,
+    run: given.PathOfRun = None,
+    journal: given.Journal = None,
 ) -> None:
-    """Print a graph, or write it to a file. Raises ConfigError or MissingExtra."""
+    """Draw a state machine from its table.
+
+    With --run or --heat the drawing has what recorded runs did: the path with visits and times, and darker states.
+    """
+    form = format_
     if form is None:
         ending = "" if output is None else output.suffix.lower()
         form = ending.removeprefix(".") if ending in DRAWN else "mermaid"
@@ -84,8 +88,12 @@ def draw_graph(
         say(f"{output}: graph {shown(graph.name)} as {form}")
 
 
-def lint_graphs(name: str | None, *, as_json: bool) -> int:
-    """Print the problems of one graph, or of all shipped ones; exit code 1 when there are any."""
+@spread_options
+def lint_graphs(name: given.AnyGraphName = None, *, json: given.Json = False) -> int:
+    """Check a state machine; for shipped ones, their hooks too.
+
+    The exit code is 1 when there are problems.
+    """
     found: dict[str, list[object]] = {}
     for each in [name] if name else SHIPPED:
         try:
@@ -94,7 +102,7 @@ def lint_graphs(name: str | None, *, as_json: bool) -> int:
                 HOOKS[each]()
         except GraphError as error:  # a strict graph with problems cannot be built: its error lists them
             found[each] = list(error.problems)
-    if as_json:
+    if json:
         graphs = []
         for each, problems in found.items():
             plain = [

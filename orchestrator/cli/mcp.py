@@ -160,7 +160,7 @@ async def _served(options: McpServeOptions, token: str | None, logs: Sequence[Ob
 
 def _agent(spec: str, journal: StoredJournal, logs: Sequence[Observer]) -> DurableAgent:
     """Return the agent of `[NAME=]MODULE:FUNCTION`. Raises ConfigError."""
-    from orchestrator.cli.worker import made
+    from orchestrator.cli.fleet import made
     from orchestrator.engines.served_agent import DurableAgent
     from orchestrator.runtime.llm_loop.agent import Agent
 

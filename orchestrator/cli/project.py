@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say
@@ -13,9 +17,24 @@ from orchestrator.project.addition import Project
 from orchestrator.project.creation import create_project
 from orchestrator.project.origin import wheel_command
 
+group = typer.Typer(help="Add a state, machine, tool or guard to a project of `init`.", rich_markup_mode=None)
 
-def init(name: str) -> int:
-    """Make a project in a new folder of the working directory."""
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: lower-case letters, digits and _.")]
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine", "-m", metavar="NAME", help="The machine that gets the state. Default: the only one."
+    ),
+]
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project and of its folder.")],
+) -> None:
+    """Make a project: an agent with tools, a machine, with tests.
+
+    It has a web service, a Dockerfile, a compose file, dashboards and alerts. `orchestrator add` extends it.
+    """
     folder = create_project(name, Path.cwd(), _export_pack)
     count = sum(file.is_file() for file in folder.rglob("*"))
     say(f"{folder.name}: {count} files")
@@ -27,7 +46,7 @@ def init(name: str) -> int:
     say(
         f"  {folder.name}/README.md describes it; {folder.name}/.env has the token of its service, for you alone"
     )
-    return Exit.COMPLETED
+    raise typer.Exit(Exit.COMPLETED)
 
 
 def _export_pack(folder: Path) -> None:
@@ -44,16 +63,36 @@ def _export_pack(folder: Path) -> None:
         raise ConfigError(f"the operations pack cannot be written: {done.stderr.strip()}")
 
 
-def add(kind: str, name: str, *, machine: str | None = None) -> int:
-    """Add a part to the project in the working directory, and print the changed files."""
-    project = Project.at(Path.cwd())
-    if kind == "state":
-        changed = project.add_state(name, machine)
-    else:
-        changed = {"machine": project.add_machine, "tool": project.add_tool, "guard": project.add_guard}[
-            kind
-        ](name)
+@group.callback()
+def add_group() -> None:
+    """Add a state, a machine, a tool or a guard, each with its tests, to the project in this folder."""
+
+
+@group.command()
+def state(name: Name, *, machine: Machine = None) -> None:
+    """Add a state before the end of a machine, with a hook."""
+    _print(Project.at(Path.cwd()).add_state(name, machine))
+
+
+@group.command()
+def machine(name: Name) -> None:
+    """Add a machine: its table, its hooks, and a function that runs it."""
+    _print(Project.at(Path.cwd()).add_machine(name))
+
+
+@group.command()
+def tool(name: Name) -> None:
+    """Add a tool of the agent."""
+    _print(Project.at(Path.cwd()).add_tool(name))
+
+
+@group.command()
+def guard(name: Name) -> None:
+    """Add a guard: a pure function from two numbers to a verdict."""
+    _print(Project.at(Path.cwd()).add_guard(name))
+
+
+def _print(changed: Iterable[Path | str]) -> None:
     for file in changed:
         say(f"{file}")
     say("`make test` runs the tests, with those of the addition")
-    return Exit.COMPLETED

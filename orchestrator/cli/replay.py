@@ -25,6 +25,7 @@ from orchestrator.cli.option import ReplayOptions
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.screen import RunTally, Screen, console, print_report, states_table
+from orchestrator.cli.spread import spread_options
 from orchestrator.errors import ConfigError, OrchestratorError, RunUnknown
 from orchestrator.examples import bundled
 from orchestrator.kernel.outcome import Outcome
@@ -74,11 +75,30 @@ With a model of your own, put this into my_agent.py and run the line below it:
 """
 
 
+@spread_options
 def replay_conversations(options: ReplayOptions) -> int:
-    """Replay every conversation, print the results, and return the exit code of the worst.
+    """Replay recorded conversations through the real state machine.
 
-    Raises, before anything runs, if a path cannot be read.
-    """
+    Models and tools return the recorded replies. Each turn of the user is one run, which continues our own
+    history. No limit applies unless given. The result of a conversation is one of:
+
+    \b
+    reproduced              our messages equal the recorded ones
+                            (role, content, calls, ids, arguments, order)
+    reproduced_to_open_end  the same, up to the end of a recording
+                            without the model's answer
+    irregular               the loop cannot produce the recording, `irregular`
+                            lists why; played while our messages equal
+                            the recorded ones
+    unusable                no conversation, `reason` says why;
+                            the others are played; exit code 2
+    diverged                ours differ, `reason` says where; exit code 1
+    cancelled               the replay was stopped here; exit code 6
+
+    --json prints one object a line: id, file, result, irregular, runs, messages (OpenAI form; ours, up to
+    the end of the recording), and reason if there is one. Each of runs has outcome, reason, error,
+    transitions (how many) and states (visits of each).
+    """  # noqa: D301 - the mark of a paragraph that is not rewrapped
     paths = [*options.paths, *(bundled() if options.bundled else ())]
     if not paths:
         raise ConfigError("nothing to replay: give a PATH, or --bundled")

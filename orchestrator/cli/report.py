@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.screen import print_report
+from orchestrator.cli.spread import spread_options
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_lines
 from orchestrator.kernel.record import Transition
@@ -108,14 +110,18 @@ class LogReport:
         return machine.moved(line) if line["msg"] == "fsm.transition" else machine.ended(line)
 
 
-def report_logs(files: Sequence[Path], *, as_json: bool) -> int:
-    """Print the report of the files. Raises ConfigError if they have no line of our log."""
+@spread_options
+def report_logs(logfile: given.LogFiles, *, json: given.Json = False) -> int:
+    """Report where runs spent their time, from log lines.
+
+    It prints the visits and times of each state, the bottleneck, the outcomes, and which lines are missing.
+    """
     log = LogReport()
-    for file in files:
+    for file in logfile:
         log.read(file)
     if not any(machine.history.edges or machine.ends for machine in log.machines.values()):
-        raise ConfigError(f"{', '.join(map(str, files))}: no line of a transition or of a run's end here")
-    if as_json:
+        raise ConfigError(f"{', '.join(map(str, logfile))}: no line of a transition or of a run's end here")
+    if json:
         say_json(_plain(log))
     else:
         _print(log)

@@ -39,6 +39,7 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists, RunUnknown
 from orchestrator.journal.address import Address
@@ -84,8 +85,17 @@ class ViewOptions:
     """Shows the answer while the model produces it, in place of the states."""
 
 
+@spread
 def run_prompt(command_options: RunOptions) -> int:
-    """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
+    """Run one prompt and show the states of the machine.
+
+    A table that is updated on a terminal, plain lines elsewhere; then the answer and the outcome. --json prints
+    one object instead: run_id, outcome, reason, output, usage, verdict, error, messages (OpenAI form) and
+    transitions. The exit code is that of the outcome.
+
+    Every step is in the journal before it counts. While the run waits for a person, it says how to answer; if its
+    process is killed, `orchestrator runs resume` continues it.
+    """
     if command_options.prompt is None and command_options.server_prompt is None:
         raise ConfigError("there is no prompt: give text, - for standard input, or --prompt of an MCP server")
     settings = project_settings()

@@ -10,7 +10,13 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from orchestrator.cli.trust_option import Trust
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Trust the configuration files, runs and MCP tools of this project, for this command only.",
+    ),
+]
 
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(
     functools.partial(get_type_hints, include_extras=True)

@@ -70,7 +70,6 @@ LIGHT = (
     "cli",
     "errors",
     "version",
-    "engines.dispatcher",
     "journal.address",
     "kernel.outcome",
     "telemetry.escape",

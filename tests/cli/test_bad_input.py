@@ -157,10 +157,10 @@ def test_bad_settings_are_one_sentence(
 def test_an_error_nobody_expected_is_one_sentence_too(
     cli: Cli, one_sentence: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(options: object) -> None:
+    def broken(name: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("orchestrator.cli.graph.draw_graph", broken)
+    monkeypatch.setattr("orchestrator.cli.graph.named", broken)
     done = cli("graph")
     assert one_sentence(done) == (
         "orchestrator: unexpected ZeroDivisionError: two lines (`orchestrator --traceback …` shows where)"

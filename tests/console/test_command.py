@@ -11,8 +11,7 @@ import pytest
 
 from orchestrator import SqliteJournal
 from orchestrator.cli import explained
-from orchestrator.cli.console import serve_console
-from orchestrator.cli.console_option import ConsoleOptions
+from orchestrator.cli.console import ConsoleOptions, serve_console
 from orchestrator.cli.exit import Exit
 from orchestrator.errors import ConfigError
 from orchestrator.web.access import is_loopback
@@ -37,7 +36,7 @@ def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="there is no journal"):
-        serve_console(ConsoleOptions(journal=tmp_path / "none.db"))
+        serve_console(**vars(ConsoleOptions(journal=tmp_path / "none.db")), trust=False)
     journal = tmp_path / "journal.db"
     monkeypatch.setenv(NAME, " ")
 
@@ -47,19 +46,19 @@ def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
 
     asyncio.run(create())
     with pytest.raises(ConfigError, match="CONSOLE_TOKEN is empty"):
-        serve_console(ConsoleOptions(journal=journal, token_env=NAME))
+        serve_console(**vars(ConsoleOptions(journal=journal, token_env=NAME)), trust=False)
     monkeypatch.setenv(NAME, "short")
     with pytest.raises(ConfigError, match="at least 16"):
-        serve_console(ConsoleOptions(journal=journal, token_env=NAME))
+        serve_console(**vars(ConsoleOptions(journal=journal, token_env=NAME)), trust=False)
     with pytest.raises(ConfigError, match="it must be from 0 to 65535"):
-        serve_console(ConsoleOptions(journal=journal, port=70_000))
+        serve_console(**vars(ConsoleOptions(journal=journal, port=70_000)), trust=False)
     with pytest.raises(ConfigError, match="give the address of the proxy"):
-        serve_console(ConsoleOptions(journal=journal, proxy_headers=("proxy",)))
+        serve_console(**vars(ConsoleOptions(journal=journal, proxy_headers=("proxy",))), trust=False)
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(ConfigError, match="choose another address"),
     ):
-        serve_console(ConsoleOptions(journal=journal, port=taken.getsockname()[1]))
+        serve_console(**vars(ConsoleOptions(journal=journal, port=taken.getsockname()[1])), trust=False)
 
 
 @pytest.mark.parametrize("operate", [False, True])
@@ -80,7 +79,7 @@ def test_a_damaged_journal_is_bad_input(tmp_path: Path, damage: str, *, operate:
     }
     journal.write_bytes(damaged[damage])
     with pytest.raises(ConfigError, match=f"journal {journal} is ") as refused:
-        serve_console(ConsoleOptions(journal=journal, port=0, operate=operate))
+        serve_console(**vars(ConsoleOptions(journal=journal, port=0, operate=operate)), trust=False)
     assert explained(refused.value)[0] == Exit.USAGE
 
 

@@ -13,6 +13,7 @@ from orchestrator.cli.chat.line_reader import line_reader
 from orchestrator.cli.chat.session import ChatSession
 from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.fleet import made
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.loop import on_signal, run_async
@@ -20,7 +21,6 @@ from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to, new_id
 from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.trust.consent import project_settings
-from orchestrator.cli.worker import made
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.record import Observer

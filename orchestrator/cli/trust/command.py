@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import NamedServer, ServerOptions, servers_of
+from orchestrator.cli.mcp_option import McpEnv
+from orchestrator.cli.option import Json
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
+from orchestrator.cli.spread import spread_options
 from orchestrator.cli.trust.consent import ProjectFile, TrustConsent, consents, location, uses_of_file
 from orchestrator.cli.trust.tool_pin import ToolPins, all_pins
-from orchestrator.cli.trust_option import TrustOptions
 from orchestrator.errors import ConfigError
 from orchestrator.settings import DEFAULT_FILE
 
@@ -54,8 +58,43 @@ class TrustEntry:
         yield from (f"    {shown(detail, 300)}" for detail in self.details)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrustOptions:
+    """The command line of `trust`."""
+
+    files: Annotated[
+        tuple[Path, ...],
+        typer.Argument(
+            metavar="FILE",
+            help="Configuration files. Default: orchestrator.toml and ralph.toml of this folder.",
+            show_default=False,
+        ),
+    ] = ()
+    mcp: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--mcp",
+            metavar="[NAME=]COMMAND",
+            help="An MCP server, as for `run --mcp`; the name does not count. Repeatable.",
+        ),
+    ] = ()
+    mcp_env: McpEnv = ()
+    listed: Annotated[bool, typer.Option("--list", help="List everything that is trusted.")] = False
+    revoked: Annotated[
+        bool, typer.Option("--revoke", help="Trust the named files and servers no longer.")
+    ] = False
+    json: Json = False
+
+
+@spread_options
 def change_trust(options: TrustOptions) -> int:
-    """Execute the command line, print the result, and return the exit code. Raises ConfigError or OSError."""
+    """Trust the present content of configuration files in this folder.
+
+    The command shows what the files would use. A file that another person wrote may send keys to any address and
+    start any program, so each content of it is used only after this command, or with --trust. A file that was changed
+    is refused again. With --mcp: trust the tools of an MCP server as they are now; tools that change afterwards are
+    disabled.
+    """
     if options.listed and (options.revoked or options.files or options.mcp):
         raise ConfigError("--list takes no file, no --mcp and no --revoke")
     entries = _listed() if options.listed else _revoked(options) if options.revoked else _recorded(options)
@@ -86,17 +125,17 @@ def _recorded(options: TrustOptions) -> Iterator[TrustEntry]:
     given = ServerOptions(options.mcp_env)
     for server in servers_of(options.mcp, given):
         pins = ToolPins.of(server.where)
-        digests = asyncio.run(_digests(server, given))
+
+        async def digests_of(server: NamedServer = server) -> Mapping[str, str]:
+            # A server may offer some tools only to a client that it may sample; nothing is called here.
+            async with server.described(given, sampling="ask") as connected:
+                return connected.digests
+
+        digests = asyncio.run(digests_of())
         pins.record(digests)
         yield TrustEntry(
             "trusted", None, pins.server, pins.folder, details=tuple(_changes(pins.tools, digests))
         )
-
-
-async def _digests(named: NamedServer, given: ServerOptions) -> Mapping[str, str]:
-    # A server may offer some tools only to a client that it may sample; nothing is called here.
-    async with named.described(given, sampling="ask") as server:
-        return server.digests
 
 
 def _changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
