@@ -13,10 +13,10 @@ from tests.contract.test_guides import PATHS, ROOT
 pytestmark = pytest.mark.check
 
 LARGEST = {
-    "README.md": 12_000,
+    "README.md": 13_000,
     "dashboards/README.md": 20_000,
     "CHANGELOG.md": 60_000,
-    "CONTRIBUTING.md": 10_000,
+    "CONTRIBUTING.md": 15_000,
 }
 """Bytes of a page; 20,000 if it is not here."""
 PAGES = [*PATHS.values(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]

@@ -245,3 +245,11 @@ def is_found(concept: str, path: str, named: list[str]) -> bool:
 def test_each_concept_is_found_by_its_file_name_in_a_folder_that_contributing_names() -> None:
     named = folders()
     assert {concept: path for concept, path in CONCEPTS.items() if not is_found(concept, path, named)} == {}
+
+
+def test_the_parameter_that_contributing_follows_passes_the_functions_it_names() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("## One parameter")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\|[^|]+\| `([^`]+)` \| `([^`]+)` \|$", section, re.MULTILINE)
+    assert len(steps) >= 5
+    assert [step for step in steps if step[1] not in (ROOT / step[0]).read_text(encoding="utf-8")] == []
