@@ -274,7 +274,9 @@ def dispatcher(kind: str, address: JournalAddress, caps: WorkerLimits) -> Dispat
 class SubmitOptions(given.JournalOptions):
     """The command line of `submit`."""
 
-    prompt: given.Prompt
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.")
+    ]
     agent: Annotated[
         str | None,
         typer.Option(

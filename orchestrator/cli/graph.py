@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
@@ -22,6 +26,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.story import Story, path_marks, run_marks
 from orchestrator.telemetry.history import History
 
+_GRAPH = "A shipped graph, or MODULE:ATTRIBUTE of your own."
 MOST_RUNS = 1_000
 """Runs that are read for the visits and times of a graph, the newest first."""
 
@@ -31,12 +36,34 @@ _ALL = (*FORMATS, *(ending.removeprefix(".") for ending in DRAWN))
 
 @spread
 def draw_graph(
-    name: given.GraphName = "llm_loop",
+    name: Annotated[str, typer.Argument(metavar="NAME", help=_GRAPH)] = "llm_loop",
     *,
-    format_: given.Format = None,
-    output: given.PictureFile = None,
-    heat: given.Heat = None,
-    run: given.PathOfRun = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="mermaid, dot, table, json, svg or png. Default: that of --output, else mermaid.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to a file, which is replaced.", show_default=False
+        ),
+    ] = None,
+    heat: Annotated[
+        Literal["time", "visits"] | None,
+        typer.Option(
+            help="Darker states have more time or visits in the runs of the journal.", show_default=False
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="The path and the state of one run.", show_default=False),
+    ] = None,
     journal: given.Journal = None,
 ) -> None:
     """Draw a state machine from its table.
@@ -57,7 +84,7 @@ def draw_graph(
     if not drawn and (heat or run):
         raise ConfigError("--heat and --run are drawn; use them with --format svg or png")
     graph = named(name)
-    shade = heat or "time"
+    shade: Literal["time", "visits"] = heat or "time"
 
     async def of_run(store: OpenStore) -> GraphMarks:
         head = await store.run(run or "")
@@ -89,7 +116,13 @@ def draw_graph(
 
 
 @spread_options
-def lint_graphs(name: given.AnyGraphName = None, *, json: given.Json = False) -> int:
+def lint_graphs(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help=f"{_GRAPH} Default: all shipped.", show_default=False)
+    ] = None,
+    *,
+    json: given.Json = False,
+) -> int:
     """Check a state machine; for shipped ones, their hooks too.
 
     The exit code is 1 when there are problems.

@@ -1,28 +1,50 @@
-"""`orchestrator operate`: operator commands to engines in other processes, sent through their journal; their state.
-
-What the commands need is imported when they run, so that `--help` stays quick.
-"""
+"""`orchestrator operate`: operator commands to engines in other processes, sent through their journal; their state."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import actor_name, known_actor
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import many, roughly, table
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
-
-if TYPE_CHECKING:
-    from orchestrator.cli.runs.store import OpenStore
-    from orchestrator.engines.engine_directory import EngineInfo
+from orchestrator.engines.engine_directory import ANSWERS_WITHIN, EngineInfo, ask, engines, meant
+from orchestrator.engines.operator_command import OperatorCommand
+from orchestrator.engines.registration import STATUS
 
 Body = Mapping[str, Any]
 
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name or run id of the engine, or all. Default: the only one."),
+]
+ToolOrModel = Annotated[str, typer.Argument(metavar="NAME", help="As the engine knows it.")]
+Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may be live at once.")]
+Grace = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="How long runs get to end. Default: the engine's own.")
+]
+OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
+
 group = typer.Typer(help="Send operator commands to live engines.", rich_markup_mode=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorOptions:
+    """The engine of an operator command, its actor, and the reason."""
+
+    engine: Engine = None
+    by: given.By = None
+    why: given.Why = None
+    json: given.Json = False
+    journal: given.Journal = None
 
 
 @group.callback()
@@ -36,21 +58,21 @@ def operate_group() -> None:
 
 @group.command("stop-admitting")
 @spread
-def stop_admitting(options: given.OperatorOptions) -> int:
+def stop_admitting(options: OperatorOptions) -> int:
     """Refuse new runs; queued and live runs continue."""
     return _send("stop_admitting", options)
 
 
 @group.command("start-admitting")
 @spread
-def start_admitting(options: given.OperatorOptions) -> int:
+def start_admitting(options: OperatorOptions) -> int:
     """Admit runs again."""
     return _send("start_admitting", options)
 
 
 @group.command()
 @spread
-def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> int:
+def drain(*, grace: Grace = None, options: OperatorOptions) -> int:
     """Stop the engine.
 
     Runs get some time to end; the others are parked in the journal.
@@ -60,14 +82,14 @@ def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> int:
 
 @group.command("cancel-all")
 @spread
-def cancel_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+def cancel_all(*, graph: OfGraph = None, options: OperatorOptions) -> int:
     """Cancel the live and queued runs of a graph, or all."""
     return _send("cancel_all", options, graph=graph)
 
 
 @group.command("pause-all")
 @spread
-def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+def pause_all(*, graph: OfGraph = None, options: OperatorOptions) -> int:
     """Pause the live runs of a graph, or all.
 
     Runs that start later are not paused.
@@ -77,14 +99,14 @@ def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) ->
 
 @group.command("resume-all")
 @spread
-def resume_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+def resume_all(*, graph: OfGraph = None, options: OperatorOptions) -> int:
     """Resume the paused runs of a graph, or all."""
     return _send("resume_all", options, graph=graph)
 
 
 @group.command("disable-tool")
 @spread
-def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+def disable_tool(name: ToolOrModel, *, options: OperatorOptions) -> int:
     """Deny the calls of a tool, with the reason.
 
     Calls that run already end normally.
@@ -94,14 +116,14 @@ def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> 
 
 @group.command("enable-tool")
 @spread
-def enable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+def enable_tool(name: ToolOrModel, *, options: OperatorOptions) -> int:
     """Enable a tool again."""
     return _send("enable_tool", options, tool=name)
 
 
 @group.command("block-model")
 @spread
-def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+def block_model(name: ToolOrModel, *, options: OperatorOptions) -> int:
     """Send no more requests to a model.
 
     Its runs wait, without a slot, before their next request.
@@ -111,14 +133,14 @@ def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> i
 
 @group.command("unblock-model")
 @spread
-def unblock_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+def unblock_model(name: ToolOrModel, *, options: OperatorOptions) -> int:
     """Send requests to a model again; waiting runs continue."""
     return _send("unblock_model", options, model=name)
 
 
 @group.command()
 @spread
-def slots(number: given.Slots, *, options: given.OperatorOptions) -> int:
+def slots(number: Slots, *, options: OperatorOptions) -> int:
     """Change how many runs may be live at once.
 
     A smaller number takes effect as runs end.
@@ -128,17 +150,11 @@ def slots(number: given.Slots, *, options: given.OperatorOptions) -> int:
 
 @group.command()
 @spread
-def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
+def status(*, engine: Engine = None, at: given.JournalOptions) -> int:
     """Show the engines: slots, queue, commands, live runs.
 
     Engines that died are included. --json prints one object a line.
     """
-    from dataclasses import asdict
-
-    from orchestrator.cli.load import actor_name
-    from orchestrator.cli.runs.store import at_journal
-    from orchestrator.engines.engine_directory import ask, engines, meant
-    from orchestrator.engines.registration import STATUS
 
     async def work(store: OpenStore) -> bool:
         known = await engines(store.journal)
@@ -159,17 +175,13 @@ def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
     return Exit.COMPLETED if at_journal(at.journal, work) else Exit.FAILED
 
 
-def _send(kind: str, options: given.OperatorOptions, **about: Any) -> int:
+def _send(kind: str, options: OperatorOptions, **about: Any) -> int:
     """Send an operator command to each named engine and print the answers; 1 if one refused or did not answer."""
-    from orchestrator.cli.load import known_actor
-    from orchestrator.cli.runs.store import at_journal
-    from orchestrator.engines.engine_directory import ask, engines, meant
-    from orchestrator.engines.operator_command import OperatorCommand
-
     by = known_actor(options.by, "orders")
     body = {name: value for name, value in about.items() if value is not None}
     OperatorCommand.of(kind, by, body)  # an invalid command is reported here, and nothing is posted
     body |= {"why": options.why} if options.why else {}
+    what = kind.replace("_", "-")
 
     async def work(store: OpenStore) -> bool:
         well = True
@@ -178,46 +190,31 @@ def _send(kind: str, options: given.OperatorOptions, **about: Any) -> int:
             well &= answer is not None and not answer.get("refused")
             if options.json:
                 say_json({"engine": engine.name, "run_id": engine.run_id, "answer": answer})
+                continue
+            name = f"{shown(engine.name)} ({engine.run_id})"
+            if answer is None:
+                say(f"{name} has not answered within {ANSWERS_WITHIN:g} s; {what} stays posted")
+            elif answer.get("refused"):
+                say(f"{name} refused {what}: {shown(str(answer['refused']), 300)}")
             else:
-                _print_command(store, kind, engine, answer)
+                say(f"{name} carries out {what}, ordered by {shown(str(answer.get('by')))}")
+            say(f"  {store.command('events', engine.run_id)}")
         return well
 
     return Exit.COMPLETED if at_journal(options.journal, work) else Exit.FAILED
 
 
-def _print_command(store: OpenStore, kind: str, engine: EngineInfo, answer: Body | None) -> None:
-    from orchestrator.engines.engine_directory import ANSWERS_WITHIN
-
-    what = kind.replace("_", "-")
-    name = f"{shown(engine.name)} ({engine.run_id})"
-    if answer is None:
-        say(f"{name} has not answered within {ANSWERS_WITHIN:g} s; {what} stays posted")
-    elif answer.get("refused"):
-        say(f"{name} refused {what}: {shown(str(answer['refused']), 300)}")
-    else:
-        say(f"{name} carries out {what}, ordered by {shown(str(answer.get('by')))}")
-    say(f"  {store.command('events', engine.run_id)}")
-
-
 def _print(engine: EngineInfo, answer: Body | None) -> None:
-    from orchestrator.cli.runs.phrase import roughly
-    from orchestrator.engines.engine_directory import ANSWERS_WITHIN
-
     where = f"{engine.about.get('host')}, process {engine.about.get('pid')}"
     say(
         f"{shown(engine.name)} ({engine.run_id}) on {shown(where)}, for {roughly(time.time() - engine.began)}"
     )
     if not engine.alive:
         say(f"  is dead: its process is gone, and it never stopped; its runs {engine.left}")
-    elif answer is None:
+        return
+    if answer is None:
         say(f"  lives, but has not answered within {ANSWERS_WITHIN:g} s: its event loop may be blocked")
-    else:
-        _print_status(answer)
-
-
-def _print_status(answer: Body) -> None:
-    from orchestrator.cli.runs.phrase import many, table
-
+        return
     admitting = "admits runs" if answer["admitting"] else "admits no runs"
     if closed := answer.get("closed"):
         admitting += f" ({shown(_reason(closed), 300)})"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli import mcp_option
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address, address_of
 
@@ -46,7 +45,6 @@ Traceback = Annotated[
     bool, typer.Option("--traceback", help="Show where an error came from instead of one sentence.")
 ]
 
-Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.")]
 OptionalPrompt = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.", show_default=False),
@@ -101,43 +99,6 @@ Params = Annotated[
 Instructions = Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")]
 OutputSchema = Annotated[
     Path | None, typer.Option(metavar="FILE", help="JSON schema that the final answer has to fit.")
-]
-
-
-_GRAPH = "A shipped graph, or MODULE:ATTRIBUTE of your own."
-GraphName = Annotated[str, typer.Argument(metavar="NAME", help=_GRAPH)]
-AnyGraphName = Annotated[
-    str | None, typer.Argument(metavar="NAME", help=f"{_GRAPH} Default: all shipped.", show_default=False)
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORMAT",
-        help="mermaid, dot, table, json, svg or png. Default: that of --output, else mermaid.",
-        show_default=False,
-    ),
-]
-PictureFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Write to a file, which is replaced.", show_default=False
-    ),
-]
-Heat = Annotated[
-    Literal["time", "visits"] | None,
-    typer.Option(
-        help="Darker states have more time or visits in the runs of the journal.", show_default=False
-    ),
-]
-PathOfRun = Annotated[
-    str | None,
-    typer.Option("--run", metavar="RUN", help="The path and the state of one run.", show_default=False),
-]
-LogFiles = Annotated[
-    list[Path],
-    typer.Argument(metavar="LOGFILE", help="JSON log lines, as TransitionLog or --log write them."),
 ]
 
 
@@ -203,7 +164,6 @@ HigherLimits = Annotated[
         "--limit", metavar="NAME=VALUE", help="Changes one limit of the run, e.g. max_iterations=40."
     ),
 ]
-OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
 WithContent = Annotated[bool, typer.Option("--content", help="With messages, arguments, results and texts.")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file, mode 0600.")]
 OlderThan = Annotated[
@@ -237,14 +197,58 @@ Content = Annotated[
     str, typer.Argument(metavar="TEXT", help="What the model reads as the result; - reads standard input.")
 ]
 
-Engine = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name or run id of the engine, or all. Default: the only one."),
+# MCP servers whose tools a run may call
+
+Mcp = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--mcp",
+        metavar="[NAME=]COMMAND",
+        help="An MCP server whose tools the model may call: a command line, or the URL of one; with NAME=, its tools "
+        "are offered as NAME_tool. A JSON file with `mcpServers` names several. Repeatable.",
+    ),
 ]
-ToolOrModel = Annotated[str, typer.Argument(metavar="NAME", help="As the engine knows it.")]
-Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may be live at once.")]
-Grace = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="How long runs get to end. Default: the engine's own.")
+McpOption = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--mcp-option",
+        metavar="NAME.OPTION=VALUE",
+        help="An option of the MCP server NAME: include=TOOL,…, exclude=TOOL,…, effect=EFFECT (of all its tools) or "
+        "effect=TOOL:EFFECT,…, timeout=SECONDS, max_questions=N, sampling=deny|allow|ask, max_sampling=N. Repeatable.",
+    ),
+]
+McpEnv = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--mcp-env",
+        metavar="NAME",
+        help="An environment variable that is passed to MCP servers that are commands; only its name is stored with "
+        "the run. Repeatable. Those with a URL get the headers of ORCHESTRATOR_MCP_HEADERS__NAME.",
+    ),
+]
+OtherMcp = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--mcp",
+        metavar="[NAME=]COMMAND",
+        help="An MCP server, in place of all that it was started with; repeatable.",
+    ),
+]
+OtherMcpEnv = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--mcp-env",
+        metavar="NAME",
+        help="An environment variable for MCP servers, in place of all that were named; repeatable.",
+    ),
+]
+OtherMcpOption = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--mcp-option",
+        metavar="NAME.OPTION=VALUE",
+        help="An option of an MCP server, in place of all that were given; repeatable.",
+    ),
 ]
 
 
@@ -275,9 +279,9 @@ class AgentOptions:
     model: Model = None
     base_url: BaseUrl = None
     tools: Tools = ()
-    mcp: mcp_option.Mcp = ()
-    mcp_env: mcp_option.McpEnv = ()
-    mcp_options: mcp_option.McpOption = ()
+    mcp: Mcp = ()
+    mcp_env: McpEnv = ()
+    mcp_options: McpOption = ()
     approve: Approve = False
     instructions: Instructions = None
     output_schema: OutputSchema = None
@@ -311,26 +315,15 @@ class CallOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorOptions:
-    """The engine of an operator command, its actor, and the reason."""
-
-    engine: Engine = None
-    by: By = None
-    why: Why = None
-    json: Json = False
-    journal: Journal = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReplacementOptions:
     """Parts that replace those a run was started with."""
 
     model: OtherModel = None
     base_url: OtherBaseUrl = None
     tools: OtherTools = ()
-    mcp: mcp_option.OtherMcp = ()
-    mcp_env: mcp_option.OtherMcpEnv = ()
-    mcp_options: mcp_option.OtherMcpOption = ()
+    mcp: OtherMcp = ()
+    mcp_env: OtherMcpEnv = ()
+    mcp_options: OtherMcpOption = ()
     limits: HigherLimits = ()
 
     @property
@@ -346,53 +339,3 @@ class ReplacementOptions:
             mcp_env=self.mcp_env,
             mcp_options=self.mcp_options,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(DisplayOptions):
-    """The command line of `run`."""
-
-    prompt: OptionalPrompt = None
-    agent: AgentOptions
-    limits: Limits = ()
-    server_prompt: mcp_option.ServerPrompt = None
-    prompt_arguments: mcp_option.PromptArguments = ()
-    stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="Print the answer as it comes, instead of the states. With --json: each fact as a line, and the "
-            "result as the last one.",
-        ),
-    ] = False
-    run_id: NewRunId = None
-    conversation: Conversation = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
-    """The command line of `replay`."""
-
-    paths: Annotated[
-        tuple[Path, ...],
-        typer.Argument(
-            metavar="PATH", help="Files or folders of conversations as JSON lines; index.jsonl is skipped."
-        ),
-    ] = ()
-    bundled: Annotated[
-        bool, typer.Option("--bundled", help="The conversations that come with the library.")
-    ] = False
-    live: Annotated[
-        bool, typer.Option("--live", help="Show each state as it passes, at a watchable pace.")
-    ] = False
-    speed: Annotated[
-        float | None,
-        typer.Option(
-            metavar="FACTOR",
-            help="Wait this share of the recorded times: 1 as long as it took, 0 not at all. Default: 0; with "
-            "--live at most 1, and less where that would take over ten seconds.",
-        ),
-    ] = None
-    limits: Limits = ()
-    log: Log = None
-    json: Json = False

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import limits_from, members_of
 from orchestrator.cli.loop import on_signal
-from orchestrator.cli.option import ReplayOptions
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.screen import RunTally, Screen, console, print_report, states_table
@@ -73,6 +75,35 @@ With a model of your own, put this into my_agent.py and run the line below it:
 
     {orchestrator} run "Hello" --model python:my_agent:model
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """The command line of `replay`."""
+
+    paths: Annotated[
+        tuple[Path, ...],
+        typer.Argument(
+            metavar="PATH", help="Files or folders of conversations as JSON lines; index.jsonl is skipped."
+        ),
+    ] = ()
+    bundled: Annotated[
+        bool, typer.Option("--bundled", help="The conversations that come with the library.")
+    ] = False
+    live: Annotated[
+        bool, typer.Option("--live", help="Show each state as it passes, at a watchable pace.")
+    ] = False
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FACTOR",
+            help="Wait this share of the recorded times: 1 as long as it took, 0 not at all. Default: 0; with "
+            "--live at most 1, and less where that would take over ten seconds.",
+        ),
+    ] = None
+    limits: given.Limits = ()
+    log: given.Log = None
+    json: given.Json = False
 
 
 @spread_options

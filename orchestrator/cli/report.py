@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
@@ -111,7 +113,14 @@ class LogReport:
 
 
 @spread_options
-def report_logs(logfile: given.LogFiles, *, json: given.Json = False) -> int:
+def report_logs(
+    logfile: Annotated[
+        list[Path],
+        typer.Argument(metavar="LOGFILE", help="JSON log lines, as TransitionLog or --log write them."),
+    ],
+    *,
+    json: given.Json = False,
+) -> int:
     """Report where runs spent their time, from log lines.
 
     It prints the visits and times of each state, the bottleneck, the outcomes, and which lines are missing.

@@ -22,17 +22,18 @@ from contextlib import (
 )
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import uuid4
 
+import typer
 from pydantic_core import to_jsonable_python
 
 from orchestrator.cli import keyboard
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, LoadedParts, ServerOptions, in_folder, prompt_messages
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.loop import on_signal, run_async
-from orchestrator.cli.option import RunOptions
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, say_more, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
@@ -83,6 +84,37 @@ class ViewOptions:
     """Print on stderr how many other runs are open."""
     words: TextPrinter | EventLines | None = None
     """Shows the answer while the model produces it, in place of the states."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(given.DisplayOptions):
+    """The command line of `run`."""
+
+    prompt: given.OptionalPrompt = None
+    agent: given.AgentOptions
+    limits: given.Limits = ()
+    server_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            metavar="[SERVER/]NAME",
+            help="A prompt of an MCP server that --mcp names; PROMPT is a further message after it.",
+        ),
+    ] = None
+    prompt_arguments: Annotated[
+        tuple[str, ...],
+        typer.Option("--prompt-arg", metavar="NAME=VALUE", help="An argument of --prompt; repeatable."),
+    ] = ()
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Print the answer as it comes, instead of the states. With --json: each fact as a line, and the "
+            "result as the last one.",
+        ),
+    ] = False
+    run_id: given.NewRunId = None
+    conversation: given.Conversation = None
 
 
 @spread

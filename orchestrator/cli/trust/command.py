@@ -12,8 +12,7 @@ import typer
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import NamedServer, ServerOptions, servers_of
-from orchestrator.cli.mcp_option import McpEnv
-from orchestrator.cli.option import Json
+from orchestrator.cli.option import Json, McpEnv
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
 from orchestrator.cli.spread import spread_options
