@@ -43,27 +43,27 @@ if TYPE_CHECKING:
     from orchestrator.llm.message import ToolCall as ToolCall
     from orchestrator.llm.message import Usage as Usage
     from orchestrator.llm.retry import RetryPolicy as RetryPolicy
-    from orchestrator.machines.code_mode.graph import build_code_mode_machine as build_code_mode_machine
-    from orchestrator.machines.code_mode.model import CodeBlocksFound as CodeBlocksFound
-    from orchestrator.machines.code_mode.model import CodeExecuted as CodeExecuted
-    from orchestrator.machines.code_mode.model import CodeModeContext as CodeModeContext
-    from orchestrator.machines.code_mode.model import CodeModeEvent as CodeModeEvent
-    from orchestrator.machines.code_mode.model import CodeModeState as CodeModeState
-    from orchestrator.machines.code_mode.model import DepthExceeded as DepthExceeded
-    from orchestrator.machines.code_mode.model import FinalAnswerFound as FinalAnswerFound
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
     from orchestrator.machines.pipeline.model import OrchestrationState as OrchestrationState
     from orchestrator.machines.question import Question as Question
     from orchestrator.machines.ralph.model import OrchestratorState as OrchestratorState
+    from orchestrator.machines.rlm.code_mode import CodeBlocksFound as CodeBlocksFound
+    from orchestrator.machines.rlm.code_mode import CodeExecuted as CodeExecuted
+    from orchestrator.machines.rlm.code_mode import CodeModeContext as CodeModeContext
+    from orchestrator.machines.rlm.code_mode import CodeModeEvent as CodeModeEvent
+    from orchestrator.machines.rlm.code_mode import CodeModeState as CodeModeState
+    from orchestrator.machines.rlm.code_mode import DepthExceeded as DepthExceeded
+    from orchestrator.machines.rlm.code_mode import FinalAnswerFound as FinalAnswerFound
+    from orchestrator.machines.rlm.code_mode import build_code_mode_machine as build_code_mode_machine
     from orchestrator.machines.rlm.model import LLMResponseReceived as LLMResponseReceived
     from orchestrator.machines.rlm.model import MaxIterationsReached as MaxIterationsReached
     from orchestrator.machines.rlm.model import PolicyStop as PolicyStop
     from orchestrator.machines.rlm.policy import StoppingPolicy as StoppingPolicy
-    from orchestrator.machines.tools_mode.model import NoToolCalls as NoToolCalls
-    from orchestrator.machines.tools_mode.model import ToolCallsFound as ToolCallsFound
-    from orchestrator.machines.tools_mode.model import ToolsExecuted as ToolsExecuted
-    from orchestrator.machines.tools_mode.model import ToolsModeContext as ToolsModeContext
+    from orchestrator.machines.rlm.tools_mode import NoToolCalls as NoToolCalls
+    from orchestrator.machines.rlm.tools_mode import ToolCallsFound as ToolCallsFound
+    from orchestrator.machines.rlm.tools_mode import ToolsExecuted as ToolsExecuted
+    from orchestrator.machines.rlm.tools_mode import ToolsModeContext as ToolsModeContext
     from orchestrator.runtime.llm_loop.agent import Agent as Agent
     from orchestrator.runtime.llm_loop.agent import Orchestrator as Orchestrator
     from orchestrator.runtime.llm_loop.agent_tool import agent_tool as agent_tool
@@ -145,17 +145,17 @@ _PUBLIC = {
 _SPECIFIED = {
     "AgentOrchestrator": "runtime.pipeline.orchestration.agent",
     "CheckpointManager": "runtime.pipeline.orchestration.agent",
-    "CodeBlocksFound": "machines.code_mode.model",
-    "CodeExecuted": "machines.code_mode.model",
-    "CodeModeContext": "machines.code_mode.model",
-    "CodeModeEvent": "machines.code_mode.model",
-    "CodeModeState": "machines.code_mode.model",
-    "DepthExceeded": "machines.code_mode.model",
-    "FinalAnswerFound": "machines.code_mode.model",
+    "CodeBlocksFound": "machines.rlm.code_mode",
+    "CodeExecuted": "machines.rlm.code_mode",
+    "CodeModeContext": "machines.rlm.code_mode",
+    "CodeModeEvent": "machines.rlm.code_mode",
+    "CodeModeState": "machines.rlm.code_mode",
+    "DepthExceeded": "machines.rlm.code_mode",
+    "FinalAnswerFound": "machines.rlm.code_mode",
     "InvalidTransitionError": "runtime.pipeline.orchestration.machine",
     "LLMResponseReceived": "machines.rlm.model",
     "MaxIterationsReached": "machines.rlm.model",
-    "NoToolCalls": "machines.tools_mode.model",
+    "NoToolCalls": "machines.rlm.tools_mode",
     "OrchestrationState": "machines.pipeline.model",
     "OrchestrationStateMachine": "runtime.pipeline.orchestration.machine",
     "Orchestrator": "runtime.llm_loop.agent",
@@ -166,10 +166,10 @@ _SPECIFIED = {
     "StateMetrics": "runtime.pipeline.orchestration.machine",
     "StateTransition": "runtime.pipeline.orchestration.machine",
     "StoppingPolicy": "machines.rlm.policy",
-    "ToolCallsFound": "machines.tools_mode.model",
-    "ToolsExecuted": "machines.tools_mode.model",
-    "ToolsModeContext": "machines.tools_mode.model",
-    "build_code_mode_machine": "machines.code_mode.graph",
+    "ToolCallsFound": "machines.rlm.tools_mode",
+    "ToolsExecuted": "machines.rlm.tools_mode",
+    "ToolsModeContext": "machines.rlm.tools_mode",
+    "build_code_mode_machine": "machines.rlm.code_mode",
 }
 """The same for names that the specifications of the machines spell: importable here, and public in their namespaces."""
 

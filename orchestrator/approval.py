@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.fault import ApprovalError
+from orchestrator.machines.approval.fault import ApprovalError, GateRefused
 from orchestrator.machines.approval.graph import APPROVAL
-from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.limits import ApprovalLimits, PlanCaps
 from orchestrator.machines.approval.plan import PlanDraft
-from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.plan_file import FixedPlanner
 from orchestrator.runtime.approval.planner import ModelPlanner

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
     Attempt,
+    BudgetManager,
     Evaluation,
     Feedback,
     Implementation,
-    Issue,
-    OrchestrationState,
-    Plan,
-    Severity,
-    Validation,
-)
-from orchestrator.machines.pipeline.ports import (
-    BudgetManager,
     Implementer,
+    Issue,
     Judge,
+    OrchestrationState,
+    PipelineLimits,
+    Plan,
     Planner,
+    Rubric,
+    Severity,
     StageRequest,
+    Validation,
     Validator,
 )
-from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator, CheckpointManager
 from orchestrator.runtime.pipeline.orchestration.machine import (
     InvalidTransitionError,

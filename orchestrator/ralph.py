@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState
-from orchestrator.machines.ralph.next_state import OrchestratorEvent, next_state
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.model import (
+    AgentRequest,
+    OrchestratorState,
+    RalphEvent,
+    RalphLimits,
+    RalphState,
+)
+from orchestrator.machines.ralph.step import OrchestratorEvent, next_state
 from orchestrator.runtime.ralph.coding_agent import (
     CodingAgent,
     CodingAnswer,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.machines.code_mode.graph import CODE_MODE, build_code_mode_machine
-from orchestrator.machines.code_mode.model import (
+from orchestrator.machines.rlm.code_mode import (
+    CODE_MODE,
     CodeBlocksFound,
     CodeExecuted,
     CodeModeContext,
@@ -11,9 +11,9 @@ from orchestrator.machines.code_mode.model import (
     CodeModeState,
     DepthExceeded,
     FinalAnswerFound,
+    build_code_mode_machine,
 )
-from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop
+from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop, RlmLimits
 from orchestrator.machines.rlm.policy import (
     ContextCompressor,
     KeepEnds,
@@ -26,20 +26,21 @@ from orchestrator.machines.rlm.policy import (
     StopAfter,
     StoppingPolicy,
 )
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE, build_tools_mode_machine
-from orchestrator.machines.tools_mode.model import (
+from orchestrator.machines.rlm.tools_mode import (
+    TOOLS_MODE,
     NoToolCalls,
     ToolCallsFound,
     ToolsExecuted,
     ToolsModeContext,
     ToolsModeEvent,
     ToolsModeState,
+    build_tools_mode_machine,
 )
 from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
-from orchestrator_callbacks.code_mode.source import CodeModeSource
+from orchestrator_callbacks.rlm.code_mode import CodeModeSource
 from orchestrator_callbacks.rlm.loop_policy import PolicyHooks
-from orchestrator_callbacks.tools_mode.source import ToolsModeSource
+from orchestrator_callbacks.rlm.tools_mode import ToolsModeSource
 
 __all__ = [
     "CODE_MODE",

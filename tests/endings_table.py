@@ -22,12 +22,12 @@ from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.message import Response, ToolCall, Usage
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.code_mode.ports import CodeResult
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.ralph.model import RalphLimits
+from orchestrator.machines.rlm.code_mode import CodeResult
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.pipeline import PromptStage
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.ralph import PromptAgent, Ralph

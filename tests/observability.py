@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.kernel.record import Fact, Observer, RunCompleted
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.model import RalphLimits
 from orchestrator.providers.scripted import call
 from orchestrator.rlm import Rlm, RlmLimits
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -10,11 +10,11 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.typed import StateMachine
 from orchestrator.machines.approval.graph import APPROVAL
-from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.machines.rlm.code_mode import CODE_MODE
+from orchestrator.machines.rlm.tools_mode import TOOLS_MODE
 
 SHIPPED: Mapping[str, Graph] = {
     graph.name: graph for graph in (LLM_LOOP, PIPELINE, APPROVAL, RALPH, CODE_MODE, TOOLS_MODE)
@@ -55,15 +55,15 @@ def _ralph() -> Hooks:
 
 
 def _code_mode() -> Hooks:
-    from orchestrator_callbacks.code_mode import enter
+    from orchestrator_callbacks.rlm import code_mode
 
-    return collect(CODE_MODE, enter)
+    return collect(CODE_MODE, code_mode)
 
 
 def _tools_mode() -> Hooks:
-    from orchestrator_callbacks.tools_mode import enter
+    from orchestrator_callbacks.rlm import tools_mode
 
-    return collect(TOOLS_MODE, enter)
+    return collect(TOOLS_MODE, tools_mode)
 
 
 def _approval() -> Hooks:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.code_mode.ports import Answer, Broker, CodeResult
+from orchestrator.machines.rlm.code_mode import Answer, Broker, CodeResult
 from orchestrator.repl.error import ReplError, WorkerLost
 from orchestrator.repl.isolation import Isolation, Sandbox
 from orchestrator.repl.limits import ReplLimits

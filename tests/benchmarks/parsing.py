@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.machines.code_mode.answer import read
+from orchestrator.machines.rlm.reply import read
 
 NAME = "parser of code mode"
 LENGTHS = (10_000, 100_000, 1_000_000)

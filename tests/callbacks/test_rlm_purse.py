@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import Message, Usage
-from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator_callbacks.rlm.budget_account import RunBudget, estimated
+from orchestrator.machines.rlm.model import RlmLimits
+from orchestrator_callbacks.rlm.model_call import RunBudget, estimated
 
 
 def test_what_is_spent_below_counts_in_every_purse_above() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.pipeline.spec import CommandStage, StageFailed
-from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, OrchestrationState
-from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, OrchestrationState, StageRequest
 from orchestrator.pipeline import Evaluation, Implementation, Issue, Plan, Rubric, Severity, Validation
 from tests.passing_time import pass_time
 

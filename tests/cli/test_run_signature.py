@@ -23,7 +23,7 @@ from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.cli.trust.signature import KEY, is_own, signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.ralph import REQUEST
-from orchestrator.machines.rlm.limits import TOOLS_LIMITS
+from orchestrator.machines.rlm.model import TOOLS_LIMITS
 from orchestrator.rlm import Rlm
 from orchestrator.testing import FunctionLLM
 from tests.cli.conftest import Cli, Done

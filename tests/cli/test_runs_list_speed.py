@@ -11,11 +11,11 @@ import pytest
 from orchestrator.cli.runs import run_service
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.approval.graph import APPROVAL
-from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.machines.rlm.code_mode import CODE_MODE
+from orchestrator.machines.rlm.tools_mode import TOOLS_MODE
 from orchestrator.runtime.pipeline.orchestration import agent
 from tests.cli.conftest import Cli
 from tests.cli.recorded import JOURNAL, Tape, record

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator import MemoryJournal, Runs
 from orchestrator.approval import Approval, FixedPlanner, PlanDraft
 from orchestrator.console import console_app
-from orchestrator.machines.approval.ports import PlanRequest
+from orchestrator.machines.approval.plan import PlanRequest
 from tests.console.client import Answer, Client, readable
 from tests.console.stored import TOKEN
 

@@ -9,9 +9,8 @@ from orchestrator.files.change import ChangeKind, UndoOutcome
 from orchestrator.kernel.lint import LintRule
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.approval.fault import FaultFamily, FaultSeverity, RecoveryPath
-from orchestrator.machines.approval.intent import IntentKind, Strength
-from orchestrator.machines.approval.model import PlanStatus
-from orchestrator.machines.approval.plan import StepKind
+from orchestrator.machines.approval.graph import PlanStatus
+from orchestrator.machines.approval.plan import IntentKind, StepKind, Strength
 from orchestrator.machines.pipeline.model import FeedbackKind, Severity
 from orchestrator_guards import Escalation, Fix, Grade, StallKind
 

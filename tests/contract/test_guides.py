@@ -25,7 +25,7 @@ from orchestrator.cli.trust.consent import command_trust, project_settings
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.model import RalphLimits
 from orchestrator.settings import build
 from tests.derived import HINT, TRACES, trace
 from tests.providers.loopback import Loopback, in_a_thread

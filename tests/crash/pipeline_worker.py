@@ -22,17 +22,17 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Request, Response, Usage
-from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
     OrchestrationState,
+    PipelineLimits,
     Plan,
     Severity,
+    StageRequest,
     Validation,
 )
-from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage

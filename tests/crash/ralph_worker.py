@@ -28,7 +28,7 @@ from typing import Any
 
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.model import AgentRequest
 from orchestrator.runtime.ralph import ralph
 from orchestrator.runtime.ralph.ralph import Ralph, RalphResult
 from orchestrator.runtime.ralph.session import SessionDirectory

@@ -29,7 +29,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.tools.spec import ToolContext, tool
-from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
+from orchestrator_callbacks.rlm.conversation import AGAIN, LOST
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery
 

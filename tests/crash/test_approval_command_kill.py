@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.machines.approval.fault import GateRefused
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
-from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status
 from tests.crash.test_approval_kill import ROOT, World, cancel, look, prepare

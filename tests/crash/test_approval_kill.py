@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.fault import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
 from tests.crash.kill_points import every, some_of_each

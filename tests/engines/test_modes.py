@@ -16,7 +16,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.machines.rlm.policy import NestedConfig, SimpleNestedCallPolicy
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.rlm.rlm import Rlm

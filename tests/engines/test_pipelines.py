@@ -12,8 +12,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.model import PipelineLimits, StageRequest
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage

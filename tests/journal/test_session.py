@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit, SessionFileError
-from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Task
+from orchestrator.machines.ralph.tasklist import IllegalMove, Marker, OutsideEdit, SessionFileError
 from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
 
 TASKS = """# Task List

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.machines.ralph.fault import SessionFileError
-from orchestrator.machines.ralph.foreign_list import read_foreign_list
-from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.foreign_list import read_foreign_list, read_log, read_prd
 from orchestrator.machines.ralph.outline import outline
-from orchestrator.machines.ralph.prd import read_log, read_prd
-from orchestrator.machines.ralph.tasklist import read_tasks
+from orchestrator.machines.ralph.tasklist import Marker, SessionFileError, read_tasks
 from orchestrator.runtime.ralph.session import ImportedTasks, SessionDirectory
 from tests.tiers import examples
 

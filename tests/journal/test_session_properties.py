@@ -9,8 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit
-from orchestrator.machines.ralph.marker import MOVES, Marker
+from orchestrator.machines.ralph.tasklist import MOVES, IllegalMove, Marker, OutsideEdit
 from orchestrator.runtime.ralph.session import PROGRESS, TASKS, SessionDirectory
 from tests.tiers import examples
 

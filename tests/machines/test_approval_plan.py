@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from orchestrator.errors import ERROR_KINDS, ConfigError
 from orchestrator.llm.retry import classify
-from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import (
     RULES,
     ApprovalError,
@@ -23,16 +22,21 @@ from orchestrator.machines.approval.fault import (
     RecoveryPath,
     rule,
 )
-from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind, Strength, decide_confidence
-from orchestrator.machines.approval.path import folded, path_faults
+from orchestrator.machines.approval.limits import PlanCaps
 from orchestrator.machines.approval.plan import (
     ApprovalPlan,
+    Extraction,
     Fingerprint,
+    Intent,
+    IntentKind,
     PlanDraft,
     StepOutcome,
+    Strength,
+    decide_confidence,
     part,
     selection,
 )
+from orchestrator.machines.approval.rules import folded, path_faults
 from orchestrator.runtime.approval.plan_executor import RETRIES
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.machines.code_mode.answer import FinalAnswer, Reply, code_blocks, final_answer, read
+from orchestrator.machines.rlm.reply import FinalAnswer, Reply, code_blocks, final_answer, read
 
 CORPUS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "answers" / "corpus.json").read_text(encoding="utf-8")

@@ -25,8 +25,14 @@ from orchestrator.kernel.record import FAILURES, EventFailed
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF, ending
-from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
+from orchestrator.machines.llm_loop.graph import (
+    BUDGET_OF,
+    LLM_LOOP,
+    STALL_OF,
+    ending,
+    may_continue,
+    may_restart,
+)
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent, LoopState
 from orchestrator.providers.scripted import call

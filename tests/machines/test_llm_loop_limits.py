@@ -16,9 +16,9 @@ from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.llm_loop.graph import may_continue, may_restart, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import LoopContext, Progress, RunUsage
-from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.pipeline.model import PipelineLimits
+from orchestrator.machines.ralph.model import RalphLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator_guards import ObservedCall, Verdict, fingerprint, first_refusal
 
 NUMBERS = [item.name for item in fields(Limits) if isinstance(getattr(Limits(), item.name), int | float)]

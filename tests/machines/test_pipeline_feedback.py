@@ -5,23 +5,23 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.machines.pipeline.feedback import (
-    for_stage,
-    kept,
-    of_evaluation,
-    of_validation,
-    tokens_of,
-)
 from orchestrator.machines.pipeline.model import (
     Evaluation,
     Feedback,
     FeedbackKind,
     Issue,
     OrchestrationState,
+    Rubric,
     Severity,
     Validation,
 )
-from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.pipeline.progress import (
+    for_stage,
+    kept,
+    of_evaluation,
+    of_validation,
+    tokens_of,
+)
 
 KINDS = tuple(FeedbackKind)
 feedback = st.lists(st.builds(Feedback, st.sampled_from(KINDS), st.text(max_size=60), st.integers(0, 9)))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.pipeline.limits import OFF, PipelineLimits
-from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.pipeline.model import OFF, PipelineLimits, Rubric
 
 
 def test_the_defaults_are_those_of_the_original() -> None:

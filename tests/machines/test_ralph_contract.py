@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.machines.ralph.contract import (
     OUTPUTS,
+    AgentOutputInvalid,
     CheckerInput,
     ExecutorInput,
     NextAction,
@@ -24,7 +25,6 @@ from orchestrator.machines.ralph.contract import (
     Role,
     read,
 )
-from orchestrator.machines.ralph.fault import AgentOutputInvalid
 
 INPUTS: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (PlannerInput, {"SESSION_PATH": "s", "MODE": "INITIALIZE", "USER_REQUEST": "r", "CONTEXT": {"a": 1}}),

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.machines.ralph import amend
-from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph import tasklist
 from orchestrator.machines.ralph.outline import decoded, encoded, outline
-from orchestrator.machines.ralph.tasklist import SAFE_ID, TaskList, read_progress, read_tasks
+from orchestrator.machines.ralph.tasklist import SAFE_ID, Marker, TaskList, read_progress, read_tasks
 
 REAL = Path(__file__).parents[1] / "data" / "task_lists"
 TASKS_IN = {
@@ -47,7 +46,7 @@ def test_moving_each_marker_of_a_real_list_changes_one_byte_of_it(name: str) -> 
     content = (REAL / name).read_bytes()
     found = read_tasks(outline(decoded(content)))
     for entry in found.entries:
-        changed = encoded(amend.moved(found, entry, Marker.REVIEW))
+        changed = encoded(tasklist.moved(found, entry, Marker.REVIEW))
         assert len(changed) == len(content)
         assert [new for old, new in zip(content, changed, strict=True) if old != new] == [ord("P")]
         again = read_tasks(outline(decoded(changed)))
@@ -97,7 +96,7 @@ def test_moving_a_marker_changes_its_line_and_no_other_task(text: str, data: st.
         return
     entry = data.draw(st.sampled_from(found.entries))
     to = data.draw(st.sampled_from(Marker))
-    after = read_progress(outline(amend.moved(found, entry, to)))
+    after = read_progress(outline(tasklist.moved(found, entry, to)))
     assert _others(after, entry.node.line) == _others(found, entry.node.line)
     assert [one.mark for one in after.entries if one.node.line == entry.node.line] == [to]
     assert [(one.id, one.mark) for one in after.entries if one.id != entry.id] == [
@@ -112,7 +111,7 @@ def test_a_task_that_is_added_is_there_and_the_others_are_as_they_were(text: str
     found = read_progress(outline(text))
     if found.problems:
         return
-    after = read_progress(outline(amend.with_status(found, "task-900", "Do more", Marker.OPEN)))
+    after = read_progress(outline(tasklist.with_status(found, "task-900", "Do more", Marker.OPEN)))
     assert [one.id for one in after.entries if one.id == "task-900"] == ["task-900"]
     assert {(one.id, one.mark) for one in after.entries} >= {(one.id, one.mark) for one in found.entries}
     kept = after.outline.text()
@@ -144,10 +143,10 @@ def test_whatever_an_agent_calls_a_task_it_is_found_again(text: str, task_id: st
     before = read_tasks(outline(text))
     if before.get(task_id) is not None:
         return
-    after = read_tasks(outline(amend.with_task(before, task_id, description, "because")))
+    after = read_tasks(outline(tasklist.with_task(before, task_id, description, "because")))
     assert [one.id for one in after.entries] == [*(one.id for one in before.entries), task_id]
     assert after.problems == ()
     status = read_progress(
-        outline(amend.with_status(read_progress(outline("")), task_id, description, Marker.DONE))
+        outline(tasklist.with_status(read_progress(outline("")), task_id, description, Marker.DONE))
     )
     assert [(one.id, one.mark) for one in status.entries] == [(task_id, Marker.DONE)]

@@ -15,13 +15,13 @@ from orchestrator.machines.ralph.contract import (
     ReviewerOutput,
 )
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import (
     OrchestratorState,
+    RalphLimits,
     RalphState,
     TaskCounts,
 )
-from orchestrator.machines.ralph.next_state import Given, OrchestratorEvent, next_state
+from orchestrator.machines.ralph.step import Given, OrchestratorEvent, next_state
 
 S = RalphState
 

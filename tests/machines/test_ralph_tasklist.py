@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.machines.ralph import amend
-from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph import tasklist
 from orchestrator.machines.ralph.outline import Outline, decoded, outline
 from orchestrator.machines.ralph.questions import answered, cycles, question_entries
-from orchestrator.machines.ralph.tasklist import TaskList, made_id, read_progress, read_tasks
+from orchestrator.machines.ralph.tasklist import Marker, TaskList, made_id, read_progress, read_tasks
 
 WAYS = [
     ("## Implementation Tasks\n- task-1: Do it\n", "task-1", "Do it"),
@@ -94,7 +93,7 @@ def test_spellings_of_markers_are_understood_and_kept_until_they_are_moved(
     found = read_progress(outline(text))
     assert found.entries[0].mark is Marker(marker)
     assert found.outline.text() == text
-    assert amend.moved(found, found.entries[0], Marker.REVIEW) == "- [P] task-1 (Review Pending)\n"
+    assert tasklist.moved(found, found.entries[0], Marker.REVIEW) == "- [P] task-1 (Review Pending)\n"
 
 
 def test_items_of_planning_are_told_by_their_heading_or_their_id() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.code_mode.ports import CodeResult
+from orchestrator.machines.rlm.code_mode import CodeResult
 from orchestrator.repl import Level, ReplError, ReplLimits, Sandbox, WorkerRepl
 from tests.passing_time import pass_time
 from tests.repl.conftest import SMALL, Opener

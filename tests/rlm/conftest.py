@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.code_mode.ports import Answer
+from orchestrator.machines.rlm.code_mode import Answer
 from orchestrator.repl import ReplLimits, WorkerRepl
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator import MemoryJournal, Outcome, Response, ToolCall, tool
-from orchestrator.machines.code_mode.ports import CodeResult
+from orchestrator.machines.rlm.code_mode import CodeResult
 from orchestrator.rlm import Rlm
 from orchestrator.testing import ScriptedLLM
 

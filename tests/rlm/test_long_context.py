@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import Request
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.testing import FunctionLLM
 

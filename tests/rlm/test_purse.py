@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, Usage
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator_callbacks.rlm.budget_account import RunBudget
+from orchestrator_callbacks.rlm.model_call import RunBudget
 from orchestrator_guards import cost_unknown
 from tests.rlm.test_rlm import rlm
 from tests.tiers import examples

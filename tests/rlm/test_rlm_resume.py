@@ -13,13 +13,13 @@ import pytest
 from orchestrator import MemoryJournal, Message, Outcome, Request, RunUnknown, SqliteJournal, tool
 from orchestrator.errors import ConfigError, Held, JournalError, OtherGraph, StoreDown, Suspended
 from orchestrator.kernel.record import RunRecovered
-from orchestrator.machines.code_mode.graph import CODE_MODE
+from orchestrator.machines.rlm.code_mode import CODE_MODE
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import call
 from orchestrator.repl import WorkerRepl
 from orchestrator.rlm import Rlm, RlmLimits, RlmResult, StopAfter
 from orchestrator.testing import CrashingJournal, FakeClock, FunctionLLM
-from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
+from orchestrator_callbacks.rlm.conversation import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
 from tests.with_runtime import with_runtime
 

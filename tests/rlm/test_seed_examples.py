@@ -23,7 +23,7 @@ from orchestrator import (
     build_code_mode_machine,
 )
 from orchestrator.kernel.thread import at_once
-from orchestrator.machines.code_mode.answer import code_blocks, final_answer
+from orchestrator.machines.rlm.reply import code_blocks, final_answer
 from orchestrator.testing import ScriptedLLM
 
 # ---- writing custom state machines, in six steps ----

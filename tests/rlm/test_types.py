@@ -31,9 +31,7 @@ from orchestrator import (
     Usage,
 )
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
-from orchestrator.machines.rlm.ending import finish_reason, output_of
-from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS
-from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.machines.rlm.model import CODE_LIMITS, TOOLS_LIMITS, ModeContext, finish_reason, output_of
 from orchestrator.rlm import CODE_MODE, TOOLS_MODE, NestedConfig, RlmLimits, ToolsModeEvent, ToolsModeState
 
 CALL = ToolCall("c", "look", "{}")

@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from orchestrator.machines.pipeline.model import Evaluation, Issue, OrchestrationState, Severity
-from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.model import Evaluation, Issue, OrchestrationState, Severity, StageRequest
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from tests.with_runtime import with_runtime

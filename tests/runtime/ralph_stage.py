@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.model import AgentRequest
 from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.ralph.session import NAME
 from tests.with_runtime import with_runtime

@@ -24,10 +24,9 @@ from orchestrator.approval import Approval
 from orchestrator.kernel import clock as clock_module
 from orchestrator.kernel.abandonment import abandoned_work
 from orchestrator.llm.message import Request
-from orchestrator.machines.approval.plan import PlanDraft
-from orchestrator.machines.approval.ports import PlanRequest
-from orchestrator.machines.pipeline.ports import StageRequest
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.approval.plan import PlanDraft, PlanRequest
+from orchestrator.machines.pipeline.model import StageRequest
+from orchestrator.machines.ralph.model import AgentRequest
 from orchestrator.pipeline import Pipeline
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.ralph import Ralph

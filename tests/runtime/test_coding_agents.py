@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator import MemoryJournal, Runtime
-from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.fault import AgentFailed
+from orchestrator.machines.ralph.contract import AgentFailed, Role
 from orchestrator.machines.ralph.model import RoleCall
 from orchestrator.ralph import AgentRequest, Ralph
 from tests.providers.loopback import SILENCE, Reply, json_reply

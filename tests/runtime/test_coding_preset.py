@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.llm.usage import Usage
-from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.fault import AgentFailed
+from orchestrator.machines.ralph.contract import AgentFailed, Role
 from orchestrator.ralph import AgentRequest, CodingAgent, CodingAnswer, CodingCall, CodingPreset
 from orchestrator.runtime.ralph.coding_agent import PRESETS, answer_of
 from orchestrator.runtime.service.program import ProgramExit

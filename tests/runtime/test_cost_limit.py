@@ -18,7 +18,7 @@ from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.providers import Fallback, price_table
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -13,7 +13,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunRecovered, RunStarted
 from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.runtime.pipeline_stage import Stages

@@ -18,9 +18,9 @@ from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.providers.price import price_table
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.rlm.rlm import Rlm

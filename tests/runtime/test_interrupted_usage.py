@@ -12,7 +12,7 @@ from orchestrator import Agent, Limits, LLMError, MemoryJournal, Response, Retry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.providers import RateLimit, RateLimitedModel, price_table
 from orchestrator.providers.scripted import call
 from orchestrator.rlm import Rlm

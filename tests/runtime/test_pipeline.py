@@ -18,20 +18,20 @@ from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.kernel.record import BudgetChecked, Transition
-from orchestrator.machines.pipeline.feedback import tokens_of
 from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
     Evaluation,
     FeedbackKind,
     Implementation,
     Issue,
     OrchestrationState,
+    PipelineLimits,
     Plan,
+    Rubric,
     Severity,
     Validation,
 )
-from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.pipeline.progress import tokens_of
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.log import TransitionLog

@@ -15,9 +15,7 @@ from orchestrator.errors import AnswerRefused, ConfigError, RunStopped
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import OrchestrationState
-from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineLimits, StageRequest
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult

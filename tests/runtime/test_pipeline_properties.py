@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.machines.pipeline.feedback import tokens_of
 from orchestrator.machines.pipeline.graph import EVENT_OF
-from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
     OrchestrationState,
+    PipelineLimits,
     Plan,
+    Rubric,
     Severity,
     Validation,
 )
-from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.pipeline.progress import tokens_of
 from orchestrator.runtime.pipeline.pipeline import PipelineResult
 from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path

@@ -16,8 +16,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.record import RunCompleted, RunRecovered, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import Implementation, OrchestrationState, Plan
+from orchestrator.machines.pipeline.model import Implementation, OrchestrationState, PipelineLimits, Plan
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Stages
 from tests.runtime.stage import Facts, path, until

@@ -23,8 +23,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.kernel.record import RunParked, RunRecovered
-from orchestrator.machines.pipeline.model import OrchestrationState
-from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.pipeline.model import OrchestrationState, Rubric
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.program import PROGRAMS_REASON, ProgramsUnknown, run_program

@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.ralph.contract import ExecutorOutput, ExecutorStatus, Role, read
-from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.contract import (
+    AgentFailed,
+    AgentOutputInvalid,
+    ExecutorOutput,
+    ExecutorStatus,
+    Role,
+    read,
+)
+from orchestrator.machines.ralph.model import AgentRequest
 from orchestrator.runtime.ralph.coding_agent import CommandAgent
 from tests.passing_time import pass_time
 from tests.runtime.stage import until

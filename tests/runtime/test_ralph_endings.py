@@ -16,12 +16,10 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.fault import AgentFailed, OutsideEdit, SessionFileError
+from orchestrator.machines.ralph.contract import AgentFailed, Role
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import RalphState
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.model import AgentRequest, RalphLimits, RalphState
+from orchestrator.machines.ralph.tasklist import OutsideEdit, SessionFileError
 from orchestrator.runtime.ralph.coding_agent import CommandAgent
 from orchestrator.runtime.ralph.ralph import Ralph
 from tests.runtime.ralph_stage import NO_WAIT, World, markers, moves_of

@@ -14,8 +14,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import OrchestratorStatus, Role
-from orchestrator.machines.ralph.model import RalphState
-from orchestrator.machines.ralph.ports import AgentRequest, PlanQuestion
+from orchestrator.machines.ralph.model import AgentRequest, PlanQuestion, RalphState
 from orchestrator.runtime.service import answer
 from tests.runtime.ralph_stage import World, markers, moves_of
 from tests.runtime.stage import until

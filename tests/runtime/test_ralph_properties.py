@@ -22,10 +22,16 @@ from orchestrator.machines.ralph.contract import (
     Role,
 )
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState, TaskCounts, trigger
-from orchestrator.machines.ralph.next_state import Given, OrchestratorEvent, next_state
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.model import (
+    AgentRequest,
+    OrchestratorState,
+    RalphEvent,
+    RalphLimits,
+    RalphState,
+    TaskCounts,
+    trigger,
+)
+from orchestrator.machines.ralph.step import Given, OrchestratorEvent, next_state
 from tests.runtime.ralph_stage import World, log_of, markers
 from tests.tiers import examples
 

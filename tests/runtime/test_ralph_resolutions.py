@@ -11,14 +11,18 @@ import pytest
 from orchestrator.errors import ConfigError, RunExists, RunFailed
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import OperationAttempt
-from orchestrator.machines.ralph.contract import PlannerInput, PlannerMode, Role
-from orchestrator.machines.ralph.fault import AgentOutputInvalid, IllegalMove
+from orchestrator.machines.ralph.contract import AgentOutputInvalid, PlannerInput, PlannerMode, Role
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.marker import MOVES, Marker, check_move
-from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState, TaskCounts
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.model import (
+    AgentRequest,
+    RalphContext,
+    RalphEvent,
+    RalphLimits,
+    RalphState,
+    TaskCounts,
+)
 from orchestrator.machines.ralph.step import next_work, resolved
+from orchestrator.machines.ralph.tasklist import MOVES, IllegalMove, Marker, check_move
 from orchestrator.runtime.ralph.session import SessionDirectory
 from orchestrator_guards import Verdict
 from tests.kernel.toy import Facts

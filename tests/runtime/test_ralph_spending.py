@@ -11,10 +11,8 @@ from orchestrator.errors import BudgetExceeded, ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.usage import Usage
-from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.fault import AgentFailed
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.contract import AgentFailed, Role
+from orchestrator.machines.ralph.model import AgentRequest, RalphLimits
 from orchestrator.providers.price import price_table
 from orchestrator.runtime.ralph.prompt_agent import PromptAgent
 from orchestrator.runtime.ralph.ralph import Ralph

@@ -9,11 +9,11 @@ import pytest
 from orchestrator import Request, Response
 from orchestrator.errors import LimitReached, LLMError
 from orchestrator.llm.message import Usage
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy, NoNesting, SimpleNestedCallPolicy
 from orchestrator.runtime.rlm.run_setup import SubCalls
 from orchestrator.testing import FunctionLLM, ScriptedLLM
-from orchestrator_callbacks.rlm.budget_account import RunBudget
+from orchestrator_callbacks.rlm.model_call import RunBudget
 
 
 def echo() -> FunctionLLM:

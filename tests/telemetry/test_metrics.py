@@ -43,9 +43,8 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.kernel.run import Run
-from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.pipeline.ending import LIMITS
+from orchestrator.machines.llm_loop.graph import BUDGET_OF, LLM_LOOP, STALL_OF
+from orchestrator.machines.pipeline.graph import LIMITS
 from orchestrator.telemetry.catalogue import BUDGET_OF as BUDGET_OF_GUARD
 from orchestrator.telemetry.catalogue import (
     BUDGETS,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.machines.approval.model import ApprovalContext, PlanStatus
+from orchestrator.machines.approval.fault import GateRefused, fault_of
+from orchestrator.machines.approval.graph import ApprovalContext, PlanStatus
 from orchestrator.machines.approval.plan import ApprovalPlan
-from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
-from orchestrator_callbacks.approval.error_mapping import fault_of
 from orchestrator_guards import BlockedGate
 
 EXPIRED = "the plan has expired"

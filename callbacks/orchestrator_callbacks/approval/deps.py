@@ -9,10 +9,9 @@ from typing import Any, Protocol, TypeAlias
 
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
-from orchestrator.machines.approval.intent import Extraction
+from orchestrator.machines.approval.graph import ApprovalContext
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext
-from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
+from orchestrator.machines.approval.plan import ApprovalPlan, Extraction, PlanStep
 from orchestrator_guards import BlockedGate
 
 
@@ -92,3 +91,15 @@ class ApprovalDeps:
 
 
 ApprovalRun: TypeAlias = Run[ApprovalContext, ApprovalDeps]
+
+
+async def settled(operation: asyncio.Task[Any]) -> None:
+    """Wait until a step has ended, with any result. A cancellation meanwhile is raised afterwards."""
+    late: asyncio.CancelledError | None = None
+    while not operation.done():
+        try:
+            await asyncio.wait((operation,))
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+    if late is not None:
+        raise late

@@ -6,9 +6,10 @@ context: code that drives the machine without stages gets the same counters and 
 
 from __future__ import annotations
 
-from orchestrator.machines.pipeline import ending, feedback
+from orchestrator.machines.pipeline import progress
+from orchestrator.machines.pipeline.graph import limit_of
 from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, PipelineContext
-from orchestrator_callbacks.pipeline.deps import PipelineRun
+from orchestrator_callbacks.pipeline.stage import PipelineRun
 
 
 async def before_plan_ready(run: PipelineRun) -> None:
@@ -20,7 +21,7 @@ async def before_plan_invalid(run: PipelineRun) -> None:
     """Add the issues as feedback for the planner."""
     ctx = run.ctx
     if ctx.validation is not None:
-        _add(ctx, FeedbackKind.VALIDATION_FAILURE, feedback.of_validation(ctx.validation))
+        _add(ctx, FeedbackKind.VALIDATION_FAILURE, progress.of_validation(ctx.validation))
 
 
 async def before_soft_failure(run: PipelineRun) -> None:
@@ -36,14 +37,14 @@ async def before_hard_failure(run: PipelineRun) -> None:
 
 async def before_failure(run: PipelineRun) -> None:
     """Keep the refusal if a limit caused the failure."""
-    run.ctx.verdict = ending.limit_of(run.error)
+    run.ctx.verdict = limit_of(run.error)
 
 
 def _add_feedback(ctx: PipelineContext, kind: FeedbackKind) -> None:
     if ctx.evaluation is not None:
-        _add(ctx, kind, feedback.of_evaluation(ctx.evaluation, ctx.evaluation.against(ctx.rubric)))
+        _add(ctx, kind, progress.of_evaluation(ctx.evaluation, ctx.evaluation.against(ctx.rubric)))
 
 
 def _add(ctx: PipelineContext, kind: FeedbackKind, text: str) -> None:
     said = (*ctx.feedback, Feedback(kind, text, ctx.iteration))
-    ctx.feedback = feedback.kept(said, ctx.limits.feedback_tokens)
+    ctx.feedback = progress.kept(said, ctx.limits.feedback_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.machines.pipeline.model import PipelineContext, PipelineEvent
 from orchestrator_callbacks.pipeline import stage
-from orchestrator_callbacks.pipeline.deps import PipelineRun
+from orchestrator_callbacks.pipeline.stage import PipelineRun
 from orchestrator_guards import Fix
 
 

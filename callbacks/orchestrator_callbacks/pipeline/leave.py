@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.kernel.record import TransitionNote
-from orchestrator.machines.pipeline import ending
+from orchestrator.machines.pipeline.graph import limit_of
 from orchestrator.machines.pipeline.model import PipelineEvent
 from orchestrator_callbacks.pipeline import stage
-from orchestrator_callbacks.pipeline.deps import PipelineRun
+from orchestrator_callbacks.pipeline.stage import PipelineRun
 
 REASONS: Mapping[str, str] = {
     PipelineEvent.PLAN_INVALID: "Validation failed, retrying with feedback",
@@ -29,7 +29,7 @@ async def leave_state(run: PipelineRun) -> None:
 
 def _why(run: PipelineRun) -> str:
     """Return the limit, or the type of the error: the text of an error may be confidential, and this is logged."""
-    if ending.limit_of(run.error) is not None:
+    if limit_of(run.error) is not None:
         return "max_iterations"
     done = stage.done_here(run)
     name = done.error if done and done.error else type(run.error).__name__

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.machines.ralph import contract, ending, step
+from orchestrator.machines.ralph import contract, step
 from orchestrator.machines.ralph.contract import AgentOutput, CheckerOutput, DiscoveredTask, ReviewerOutput
-from orchestrator.machines.ralph.fault import OutsideEdit
-from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import RalphEvent
-from orchestrator.machines.ralph.ports import RalphSession
+from orchestrator.machines.ralph.graph import limit_of
+from orchestrator.machines.ralph.model import RalphEvent, RalphSession
+from orchestrator.machines.ralph.tasklist import Marker, OutsideEdit
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
@@ -25,7 +24,7 @@ async def before_event(run: RalphRun) -> None:
         return
     event = RalphEvent(run.step.event)
     if event is RalphEvent.ERROR:
-        verdict = run.ctx.verdict = ending.limit_of(run.error)
+        verdict = run.ctx.verdict = limit_of(run.error)
         if verdict is not None and verdict.guard == "qa_cycles":
             asked = await asyncio.to_thread(run.deps.session.questions)
             run.ctx.blockers = tuple(f"question {one.id}: {one.text}" for one in asked if one.answer is None)

@@ -10,8 +10,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.model import RalphContext
-from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, RalphSession
+from orchestrator.machines.ralph.model import AgentPort, AnswerPort, RalphContext, RalphSession
 
 Asks: TypeAlias = AnswerPort | Literal["wait", "park"] | None
 """Source of answers to questions: a callable; posted answers, waited for in this process (`wait`) or with the run

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
+from orchestrator.errors import CancelRequested, JournalError, Refused
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.thread import called
 from orchestrator.machines.ralph import step
 from orchestrator.machines.ralph.contract import (
     CheckerInput,
@@ -11,22 +16,39 @@ from orchestrator.machines.ralph.contract import (
     ExecutorInput,
     ExecutorOutput,
     ExecutorStatus,
+    PlannerInput,
+    PlannerOutput,
+    PlannerStatus,
+    QuestionerInput,
+    QuestionerOutput,
+    QuestionerStatus,
     ReviewerInput,
     ReviewerOutput,
     ReviewerStatus,
     Role,
 )
-from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, count_tasks, next_task
-from orchestrator.machines.ralph.ports import RalphSession
-from orchestrator_callbacks.ralph import planning, signals
+from orchestrator.machines.ralph.graph import should_continue_qa
+from orchestrator.machines.ralph.model import (
+    PlanQuestion,
+    RalphContext,
+    RalphEvent,
+    RalphSession,
+    Task,
+    count_tasks,
+    next_task,
+)
+from orchestrator.machines.ralph.tasklist import EXAMPLE, Marker, SessionFileError
 from orchestrator_callbacks.ralph.agent import StateCalls
 from orchestrator_callbacks.ralph.deps import RalphRun
+from orchestrator_guards import planning_retries
+from orchestrator_guards.evaluation import row_of
+
+# ---- states ----
 
 
 async def enter_initializing(run: RalphRun) -> RalphEvent:
     """Find out the state of the session. Failed tasks are reopened, because a person started another run of it."""
-    await signals.poll(run)
+    await _poll(run)
     ctx = run.ctx
     await _read(run)
     tasks = await asyncio.to_thread(_reopened, run.deps.session, failed=True)
@@ -38,14 +60,37 @@ async def enter_initializing(run: RalphRun) -> RalphEvent:
 
 
 async def enter_planning(run: RalphRun) -> RalphEvent:
-    """Run a round of questions if one was requested, then make or change the plan."""
-    await signals.poll(run)
-    return await planning.plan(run)
+    """Run a round of questions if one was requested, then make or change the plan.
+
+    Raises Refused if the planner asks further questions than allowed.
+    """
+    await _poll(run)
+    ctx, session = run.ctx, run.deps.session
+    await asyncio.to_thread(session.refresh)
+    stay = StateCalls(run)
+    if not stay.known:  # otherwise it was opened before a crash, and may be closed by now
+        await asyncio.to_thread(session.open_planning, ctx.mode.value)
+    if ctx.asking:
+        await _ask_around(run, stay)
+    insisted = 0
+    while True:
+        output = await _planned(run, stay, insist=insisted > 0)
+        await _poll(run)
+        event = step.planned(ctx, output)
+        if event is not None:
+            return event
+        allowed = planning_retries(insisted, ctx.limits.max_planning_retries)
+        run.attach_guards((row_of(allowed),))
+        if not allowed:
+            verdict = should_continue_qa(ctx)
+            run.attach_guards((row_of(verdict),))
+            raise Refused(f"the planner asks further questions: {verdict.explain()}", verdict=verdict)
+        insisted += 1
 
 
 async def enter_executing(run: RalphRun) -> RalphEvent:
     """Select a task, or execute the selected one."""
-    await signals.poll(run)
+    await _poll(run)
     await _read(run)
     if run.ctx.selected:
         return await _execute(run)
@@ -54,7 +99,7 @@ async def enter_executing(run: RalphRun) -> RalphEvent:
 
 async def enter_reviewing(run: RalphRun) -> RalphEvent:
     """Review the work of the current task. Without a report, also a lost one, the task is executed again."""
-    await signals.poll(run)
+    await _poll(run)
     await _read(run)
     ctx, session = run.ctx, run.deps.session
     task, attempt = _current(ctx)
@@ -74,7 +119,7 @@ async def enter_reviewing(run: RalphRun) -> RalphEvent:
 
 async def enter_complete(run: RalphRun) -> RalphEvent:
     """Check all work against the goal. Without a checker, all settled tasks are enough."""
-    await signals.poll(run)
+    await _poll(run)
     ctx = run.ctx
     tasks = await _read(run)
     if ctx.requirements:
@@ -86,7 +131,7 @@ async def enter_complete(run: RalphRun) -> RalphEvent:
             session_path=ctx.session_path, user_request=ctx.request, context={"notes": ctx.notes}
         )
         output = await StateCalls(run).ask(CheckerOutput, Role.CHECKER, request)
-        await signals.poll(run)
+        await _poll(run)
     else:
         output = CheckerOutput(passed=True, summary="every task is settled")
     return step.checked(ctx, output)
@@ -182,3 +227,141 @@ def _reviewable(output: ReviewerOutput) -> str | None:
     if output.status is ReviewerStatus.COMPLETED:
         return None
     return f"no review could be made: {'; '.join(output.issues) or output.feedback or 'it does not say why'}"
+
+
+# ---- messages to the run ----
+
+
+async def _poll(run: RalphRun) -> None:
+    """Read all messages posted so far. Raises CancelRequested at a stop; later messages are not read."""
+    # If the store is down, the listener retries, and the next write reports the error.
+    with contextlib.suppress(JournalError):
+        await run.deps.look(run.run_id)
+    stop: Signal | None = None
+    read = False
+    while stop is None and (signal := run.mailbox.message()) is not None:
+        read = True
+        await _take(run, signal)
+        if signal.payload.get("says") == "stop":
+            stop = signal
+    if read:
+        await run.keep()
+    if stop is not None:
+        raise CancelRequested("caller", stop.why)
+
+
+async def _take(run: RalphRun, signal: Signal) -> None:
+    says = str(signal.payload.get("says", ""))
+    body = {"id": signal.id, "kind": says, "by": signal.by, "why": signal.why, "number": signal.number}
+    ctx = run.ctx
+    if says == "answer":
+        body |= await _answered(run, signal)
+    run.note("control", body | {"at": run.deps.clock.time()})
+    match says:
+        case "steer":
+            ctx.requirements = (*ctx.requirements, signal.why)
+        case "inform":
+            ctx.notes = (*ctx.notes, signal.why)
+
+
+async def _answered(run: RalphRun, signal: Signal) -> dict[str, str]:
+    """Write answers to the file; return a note for the record about answers to unknown questions."""
+    session = run.deps.session
+    answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
+    known = {one.id for one in await asyncio.to_thread(session.questions)}
+    strange = sorted(answers.keys() - known)
+    await asyncio.to_thread(session.answer, {one: answers[one] for one in answers.keys() & known})
+    return {"refused": f"there is no question {', '.join(strange)}"} if strange else {}
+
+
+# ---- planning ----
+
+
+NO_MORE_QUESTIONS = (
+    "the rounds of questions are used up: plan with what is known, and write down what you assume"
+)
+
+
+async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerOutput:
+    """Call the planner with all information that is not in the files."""
+    ctx, session = run.ctx, run.deps.session
+    told = len(ctx.requirements)
+    context: dict[str, Any] = {
+        "requirements": ctx.requirements,
+        "notes": ctx.notes,
+        "blockers": ctx.blockers,
+        "summary": ctx.summary,
+        "missing_tasks": [{"id": one, "description": what, "rationale": why} for one, what, why in ctx.found],
+        "open_questions": [{"id": one.id, "text": one.text} for one in _open(session.questions())],
+    }
+    if insist:
+        context["instruction"] = NO_MORE_QUESTIONS
+    request = PlannerInput(
+        session_path=ctx.session_path, mode=ctx.mode, user_request=ctx.request, context=context
+    )
+
+    def usable(output: PlannerOutput) -> str | None:
+        try:
+            session.refresh()  # only the planner may write tasks.md
+        except SessionFileError as error:
+            return str(error)
+        stands = count_tasks(session.tasks())
+        work = stands.open + stands.active + stands.review + stands.done
+        if output.status is PlannerStatus.COMPLETED and not work:
+            return f"it says completed, and there is no task in tasks.md: {EXAMPLE}"
+        return None
+
+    def check(_: PlannerOutput) -> None:
+        ctx.told = told
+
+    return await stay.ask(PlannerOutput, Role.PLANNER, request, usable=usable, check=check)
+
+
+# ---- questions ----
+
+
+async def _ask_around(run: RalphRun, stay: StateCalls) -> None:
+    """Run the questioner, then ask people for answers to open questions."""
+    ctx, session = run.ctx, run.deps.session
+    if Role.QUESTIONER in run.deps.agents:
+        for mode in ctx.qa_modes:
+            request = QuestionerInput(
+                session_path=ctx.session_path,
+                mode=mode,
+                cycle_number=max(1, ctx.cycle),
+                context={"user_request": ctx.request, "notes": ctx.notes},
+            )
+            await stay.ask(QuestionerOutput, Role.QUESTIONER, request, usable=_answerable)
+    await asyncio.to_thread(session.refresh)
+    await _ask_person(run)
+
+
+def _answerable(output: QuestionerOutput) -> str | None:
+    if output.status is QuestionerStatus.COMPLETED:
+        return None
+    return f"no questions could be asked: {'; '.join(output.recommendations) or 'it does not say why'}"
+
+
+async def _ask_person(run: RalphRun) -> None:
+    """Ask people for answers to open questions. Without an answer port, planning continues with open questions."""
+    asks, session = run.deps.answer, run.deps.session
+    asked = _open(await asyncio.to_thread(session.questions))
+    if asks is None or not asked:
+        return
+    if callable(asks):
+        answers = await called(asks, asked, "answer")
+        known = {one.id for one in asked}
+        told = {str(one): str(text) for one, text in dict(answers or {}).items() if str(one) in known}
+        await asyncio.to_thread(session.answer, told)
+        return
+    while asked:
+        if not run.mailbox.unread:
+            run.wait_in_place(enabled=run.control.waits_in_place and asks == "wait")
+            await run.await_message("questions", questions=[one.id for one in asked])
+        await _poll(run)
+        await asyncio.to_thread(session.refresh)
+        asked = _open(await asyncio.to_thread(session.questions))
+
+
+def _open(questions: tuple[PlanQuestion, ...]) -> tuple[PlanQuestion, ...]:
+    return tuple(one for one in questions if one.answer is None)

@@ -1,18 +1,102 @@
-"""The message exchange of an event source in either mode: model requests with the history, and policy calls."""
+"""The conversation of a run with its model: texts about its mode and its data, requests, policies."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import orjson
 
+from orchestrator.errors import ConfigError
 from orchestrator.llm.finish_reason import INCOMPLETE
 from orchestrator.llm.message import Message, Request, Response, ToolOffer
 from orchestrator.llm.port import LLM
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy, estimate
+
+# ---- texts for the model ----
+
+
+CODE = """\
+You answer a question about data that you are not shown. The data is in the variable `context` of a Python REPL.
+
+Write code between ```repl and ``` and it runs; you then read what it printed. Variables stay from block to block. In
+the REPL there is:
+- `context`: the data.
+- `llm_query(prompt)`: asks another model and returns its answer as text. It sees the prompt and nothing else, and can
+  read long texts: give it a part of the data with a question about that part.
+- `llm_query_batched(prompts)`: the same for a list of prompts at once; the answers are in the same order.
+- `FINAL_VAR("name")`: ends your work with the value of that variable as the answer.
+
+Look at the data before you rely on its form: print its type, its size, its beginning. Search and split it with code,
+and keep what you find in variables. Print little: long output is cut.
+
+When you know the answer, write it outside of any code block on a line of its own: FINAL(the answer) or, where it is in
+a variable, FINAL_VAR(name). An answer counts only if the code in the same message ran without an error."""
+
+TOOLS = """\
+You answer a question with the help of tools. Call those that you need; when you know the answer, say it and call
+none."""
+
+TOOLS_CONTEXT = """
+The data that the question is about is not shown to you. It can be read piece by piece with `context_read`, searched
+with `context_search`, and given to another model in pieces with `context_query`."""
+
+LIMIT = "This was your last turn. Give your final answer now, from what you have; say what is missing."
+
+LOST = (
+    "The REPL was started anew: every variable, function and file of earlier blocks is gone. `context` and the "
+    "functions are there again. Define again what you need."
+)
+
+AGAIN = (
+    "Your last code may have run before that, or a part of it; it ran again from its beginning, and asked its "
+    "questions again."
+)
+
+
+def begin(ctx: ModeContext, instructions: str) -> None:
+    """Add instructions and prompt to the history, after earlier turns; once per run."""
+    if ctx.begun:
+        return
+    said = ctx.message_history
+    if not (said and said[0].get("role") == "system"):
+        said.insert(0, Message("system", instructions).to_openai())
+    about = described(ctx.context)
+    ctx.say(Message("user", f"{ctx.prompt}\n\n{about}" if about else ctx.prompt))
+    ctx.begun = True
+
+
+def shallow(ctx: ModeContext) -> list[Message]:
+    """Return the single request of a run that is too deep for turns: the prompt, and then the data itself."""
+    text = ctx.prompt if ctx.context is None else f"{ctx.prompt}\n\n{ctx.context}"
+    return [*ctx.messages, Message("user", text)]
+
+
+def described(context: Any) -> str:
+    """Return the type and size of the data, without any of its content."""
+    match context:
+        case None:
+            return ""
+        case str():
+            size = f"text of {len(context):,} characters in {context.count(chr(10)) + 1:,} lines"
+        case Mapping():
+            keys = ", ".join(repr(str(key))[:40] for key in list(context)[:10])
+            size = f"a dict with {len(context):,} keys ({keys}{', …' if len(context) > 10 else ''})"  # noqa: PLR2004
+        case Sequence():
+            lengths = [len(str(one)) for one in context[:5]]
+            size = f"a list of {len(context):,} items (the first ones have {lengths} characters as text)"
+        case _:
+            size = f"a {type(context).__name__}"
+    return f"The data is {size}."
+
+
+# ---- requests and turns ----
+
 
 T = TypeVar("T")
 
@@ -131,3 +215,59 @@ def incomplete_of(response: Response) -> str:
 def at_last_turn(ctx: ModeContext) -> bool:
     """Return whether the current turn is the last one."""
     return bool(ctx.max_iterations) and ctx.iteration + 1 >= ctx.max_iterations
+
+
+# ---- without an event loop ----
+
+
+S = TypeVar("S")
+E = TypeVar("E")
+C = TypeVar("C")
+
+
+class BlockingSource(Generic[S, E, C]):
+    """Calls an async source in its own event loop in a thread, and waits for the result.
+
+    The loop lives as long as this object, because resources of a source (a worker process, connections) belong to one
+    loop. Close it, or use it as a context manager; a source with a `close` method is closed with it.
+    """
+
+    def __init__(self, source: Callable[[S, C], Awaitable[E | None]]) -> None:
+        self._source = source
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="event-source", daemon=True)
+        self._thread.start()
+
+    def __call__(self, state: S, context: C) -> E | None:
+        """Return the next event. Raises the errors of the source."""
+        event: E | None = self._wait(lambda: self._source(state, context))
+        return event
+
+    def close(self) -> None:
+        """Close the source, the loop and its thread. A second call has no effect."""
+        if self._loop.is_closed():
+            return
+        close: Any = getattr(self._source, "close", None)
+        try:
+            if close is not None:
+                self._wait(close)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        async def whole() -> Any:
+            return await work()
+
+        if self._loop.is_closed():
+            raise ConfigError("this event source is closed; make another one")
+        return asyncio.run_coroutine_threadsafe(whole(), self._loop).result()

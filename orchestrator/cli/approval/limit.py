@@ -8,8 +8,7 @@ from typing import Any
 
 from orchestrator.cli.load import params_from
 from orchestrator.errors import ConfigError
-from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.limits import ApprovalLimits, PlanCaps
 from orchestrator.settings import build
 
 _CAPS = frozenset(item.name for item in fields(PlanCaps))

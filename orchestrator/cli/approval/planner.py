@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.cli.launch import Launch, Replacement, limited, model_of, rebuilt
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
-from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.ports import ApprovalPlanner
+from orchestrator.machines.approval.limits import PlanCaps
+from orchestrator.machines.approval.plan import ApprovalPlanner
 
 Need: TypeAlias = Literal["needed", "wanted", "none"]
 """Purpose of a command's planner: to make a plan; to check that it can be reached; no planner."""

@@ -21,9 +21,8 @@ from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, Held, StoreDown
-from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.model import ApprovalState
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.fault import ApprovalError, GateRefused
+from orchestrator.machines.approval.graph import ApprovalState
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.project_journal import folder_of
 from orchestrator.runtime.approval.status import Status

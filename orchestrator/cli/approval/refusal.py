@@ -9,8 +9,7 @@ from orchestrator.cli.approval.status import one_line, said_or_typed, typed, wor
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, complain_more, say_json
 from orchestrator.errors import Held
-from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.fault import ApprovalError, GateRefused
 
 
 def print_refusal(refused: GateRefused, project: str | None, *, json: bool) -> Exit:

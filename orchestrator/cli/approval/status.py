@@ -11,7 +11,7 @@ from orchestrator.cli.approval.progress import what
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import TextColor, painted, visible
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
-from orchestrator.machines.approval.model import ApprovalState
+from orchestrator.machines.approval.graph import ApprovalState
 from orchestrator.runtime.approval.status import Drift, IntentQuestion, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {

@@ -38,7 +38,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.runtime.llm_loop.result import ended_as
 from orchestrator.runtime.pipeline.orchestration import agent
 from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics

@@ -53,18 +53,19 @@ from orchestrator.cli.trust.consent import configuration, project_settings
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.files.bounded import read_file
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
+    EFFECTS,
     Evaluation,
     Implementation,
     Issue,
     OrchestrationState,
+    PipelineLimits,
     Plan,
+    Rubric,
     Severity,
+    StageRequest,
     Validation,
 )
-from orchestrator.machines.pipeline.ports import EFFECTS, StageRequest
-from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 from orchestrator.runtime.service.program import TooMuchSaid, check_names, inherited, last_words, run_program
 from orchestrator.settings import build

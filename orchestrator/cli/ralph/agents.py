@@ -54,7 +54,7 @@ from orchestrator.cli.trust.consent import configuration, is_trusted_folder, pro
 from orchestrator.errors import ConfigError
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.model import RalphLimits
 from orchestrator.runtime.ralph.coding_agent import (
     PRESETS,
     CodingAgent,

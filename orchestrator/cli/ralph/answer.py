@@ -28,7 +28,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.spread import spread
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.files.bounded import read_file
-from orchestrator.machines.ralph.ports import PlanQuestion
+from orchestrator.machines.ralph.model import PlanQuestion
 from orchestrator.machines.ralph.questions import can_name
 from orchestrator.runtime.service.answer import post_replies, replies
 

@@ -44,9 +44,8 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, RunParked, RunStarted, Transition
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import RalphState, Task
+from orchestrator.machines.ralph.model import RalphLimits, RalphState, Task
+from orchestrator.machines.ralph.tasklist import Marker
 from orchestrator.runtime.llm_loop.result import ended_as
 from orchestrator.runtime.ralph.coding_agent import CodingAgent, CommandAgent
 from orchestrator.runtime.ralph.ralph import Ralph, RalphResult

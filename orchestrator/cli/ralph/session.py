@@ -22,8 +22,8 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.machines.ralph.contract import OrchestratorOutput
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.marker import SETTLED, Marker
 from orchestrator.machines.ralph.model import Task
+from orchestrator.machines.ralph.tasklist import SETTLED, Marker
 from orchestrator.runtime.ralph import ralph as ralph_record
 from orchestrator.runtime.ralph.session import ImportedTasks, SessionDirectory
 

@@ -20,8 +20,8 @@ from orchestrator.files.bounded import read_file, read_stream
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.code_mode.graph import CODE_MODE
-from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
+from orchestrator.machines.rlm.code_mode import CODE_MODE
+from orchestrator.machines.rlm.model import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
 from orchestrator.repl import ReplLimits, Sandbox, WorkerRepl
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.runtime.service.runtime import Runtime

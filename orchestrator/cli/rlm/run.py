@@ -29,9 +29,9 @@ from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_ru
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
-from orchestrator.machines.code_mode.graph import CODE_MODE
-from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.machines.rlm.code_mode import CODE_MODE
+from orchestrator.machines.rlm.model import RlmLimits
+from orchestrator.machines.rlm.tools_mode import TOOLS_MODE
 from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
 

@@ -14,7 +14,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import (
+    ConfigError,
+    Corrupt,
+    JournalError,
+    LLMError,
+    OrchestratorError,
+    Refused,
+    RunError,
+)
+from orchestrator_guards import BlockedGate
 
 
 class FaultFamily(StrEnum):
@@ -298,3 +307,48 @@ class ApprovalError(RunError):
         if len(self.faults) == 1 and self.code == first.code:
             return first
         return Fault(self.code, f"{rule(self.code).meaning}: {first}", "; ".join(map(str, self.faults)))
+
+
+class GateRefused(Refused):
+    """An action was refused before any change was made."""
+
+    def __init__(self, blocked: BlockedGate, *, state: str = "", event: str = "") -> None:
+        super().__init__(blocked.reason, graph="approval" if event else "", state=state, event=event)
+        self.gate = blocked.gate
+        self.next_steps = blocked.next_steps
+        self.retryable_now = blocked.retryable_now
+        self.code = blocked.code
+
+    def __str__(self) -> str:
+        """Return one sentence with reason and next steps."""
+        hint = f"; next: {', '.join(self.next_steps)}" if self.next_steps else ""
+        code = f"{self.code}: " if self.code else ""
+        return f"{code}{self.reason} (gate {self.gate}){hint}"
+
+
+# ---- exceptions of other parts ----
+
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (Corrupt, "ST-002"),
+    (JournalError, "FS-010"),
+    (TimeoutError, "AI-002"),
+)
+"""Type of an exception other than ApprovalError -> its code."""
+
+_OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.startswith("AI-")} | {
+    "connection": "AI-002",
+    "server_error": "AI-002",
+}
+"""Kind of a provider's error -> its code."""
+
+
+def fault_of(error: Exception | None) -> Fault:
+    """Return the fault of an exception. The text of an unknown exception is never stored."""
+    if isinstance(error, ApprovalError):
+        return error.fault
+    if isinstance(error, LLMError):
+        return Fault(_OF_PROVIDERS.get(error.kind, "AI-002"), str(error))
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), "ST-008")
+    if isinstance(error, OrchestratorError):
+        return Fault(code, str(error))
+    return Fault(code, f"an unexpected {type(error).__name__}", technical_detail=type(error).__name__)

@@ -1,16 +1,17 @@
-"""Plans: the draft of a planner, and the validated plan that can be approved. Plain data, stored as JSON.
+"""Intents, drafts and plans, and the port of the planner that makes them. Plain data, stored as JSON.
 
-A draft is untrusted. A plan is the result of validating a draft on the project: it contains each target before and
-after the change, byte for byte, so that the bytes that are shown, approved and written are the same. It contains no
-times: the same draft on the same project gives the same plan.
+All answers of a planner are untrusted. A plan is the result of validating a draft on the project: it contains each
+target before and after the change, byte for byte, so that the bytes that are shown, approved and written are the same.
+It contains no times: the same draft on the same project gives the same plan.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -208,3 +209,194 @@ def _needed(step: PlanStep, earlier: tuple[PlanStep, ...]) -> set[str]:
 
 def _unknown(step_id: str, steps: tuple[PlanStep, ...]) -> Fault:
     return Fault("VAL-019", f"there is no step {step_id!r}; there are {', '.join(one.id for one in steps)}")
+
+
+# ---- intents ----
+
+
+LONGEST_REQUEST = 20_000
+"""Maximum number of characters of a request."""
+
+
+def spoken(text: str, what: str) -> str:
+    """Return the text of a person if it can be encoded. Raises ApprovalError VAL-001."""
+    try:
+        text.encode()
+    except (
+        UnicodeEncodeError
+    ):  # command-line bytes that are not UTF-8, or a lone surrogate of another program
+        raise ApprovalError(Fault("VAL-001", f"{what} is not valid UTF-8 text")) from None
+    return text
+
+
+class IntentKind(StrEnum):
+    """Kind of the requested work."""
+
+    CREATE_PROJECT = "CreateProject"
+    ADD_FEATURE = "AddFeature"
+    FIX_BUG = "FixBug"
+    BUILD_PACKAGE = "BuildPackage"
+    UNKNOWN = "Unknown"
+
+
+class Strength(StrEnum):
+    """Strength of a constraint."""
+
+    MUST = "MUST"
+    MUST_NOT = "MUST_NOT"
+    PREFER = "PREFER"
+
+
+class Constraint(BaseModel):
+    """A condition of the person."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strength: Strength
+    text: str
+
+
+class Intent(BaseModel):
+    """One change that the person requests."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: IntentKind
+    summary: str = Field(min_length=1)
+    confidence: float = Field(ge=0, le=1, allow_inf_nan=False)
+    """How sure the model is, 0 to 1."""
+    constraints: tuple[Constraint, ...] = ()
+    question: str = ""
+    """Question for the person if the model is not sure."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the intent."""
+        return digest_of(self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """Return the intent as JSON types."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def read(cls, plain: Any) -> Intent:
+        """Parse the result of `plain`. Raises ApprovalError VAL-002."""
+        return read_as(cls, plain, "the intent")
+
+
+class Extraction(BaseModel):
+    """All intents of a request, one plan each, in this order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    intents: tuple[Intent, ...] = Field(min_length=1, max_length=10)
+
+
+ConfidenceDecision: TypeAlias = Literal["proceed", "confirm", "reject"]
+
+
+def decide_confidence(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> ConfidenceDecision:
+    """Return the action that the confidence of an intent allows: proceed, ask the person to confirm, or reject.
+
+    An intent of unknown kind can be confirmed, but never proceeds without confirmation.
+    """
+    if intent.confidence < confirm:
+        return "reject"
+    return "confirm" if intent.confidence < proceed or intent.kind is IntentKind.UNKNOWN else "proceed"
+
+
+# ---- drift ----
+
+
+_INSTEAD = {
+    "directory": "a folder is there",
+    "symlink": "a symlink is there",
+    "special": "a device, pipe or socket is there",
+    "unreachable": "its folder is no longer a folder",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DriftEntry:
+    """One file that differs from its expected state."""
+
+    expected: Fingerprint
+    found: Fingerprint
+
+    @property
+    def path(self) -> str:
+        """Path of the file."""
+        return self.expected.path
+
+    @property
+    def why(self) -> str:
+        """Description of the difference for a person."""
+        if self.found.sha256 is None:
+            there = _INSTEAD.get(self.found.encoding or "")
+            return "was removed outside" if there is None else f"was replaced outside: {there}"
+        return "was made outside" if self.expected.sha256 is None else "was changed outside"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the entry as JSON types."""
+        sides = {"expected": self.expected, "found": self.found}
+        return {
+            "path": self.path,
+            "why": self.why,
+            **{name: side.model_dump(mode="json", exclude={"path"}) for name, side in sides.items()},
+        }
+
+    def __str__(self) -> str:
+        return f"{self.path!r} {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftReport:
+    """All differences in order of the paths. False if there are none."""
+
+    entries: tuple[DriftEntry, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return the report as JSON types."""
+        return [entry.plain() for entry in self.entries]
+
+
+# ---- the planner port ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The input of a plan."""
+
+    intent: Intent
+    changes: str = ""
+    """Changes to the previous plan that the person requested."""
+    previous: ApprovalPlan | None = None
+    """The previous plan."""
+    faults: tuple[Fault, ...] = ()
+    """Faults of the previous answer."""
+    tree: tuple[Fingerprint, ...] = ()
+    """The files of the project."""
+
+
+class ApprovalPlanner(Protocol):
+    """Makes plans. Raises ApprovalError with a code of the families AI, CFG or VAL."""
+
+    @property
+    def regenerates(self) -> bool:
+        """Whether another request can give another plan."""
+        ...
+
+    async def extract(self, text: str) -> Extraction:
+        """Return the intents of a person's text."""
+        ...
+
+    async def plan(self, request: PlanRequest) -> PlanDraft:
+        """Return the plan for one intent."""
+        ...
+
+    async def reachable(self) -> Fault | None:
+        """Return the fault that prevents requests now, or None."""
+        ...

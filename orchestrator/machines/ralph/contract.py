@@ -15,7 +15,27 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
-from orchestrator.machines.ralph.fault import AgentOutputInvalid
+from orchestrator.errors import RunError
+
+
+class AgentFailed(RunError):
+    """An agent (planner, executor …) did not complete its work; `retriable` says that another attempt may succeed."""
+
+    def __init__(self, role: str, why: str, *, retriable: bool = False) -> None:
+        super().__init__(f"the {role} failed: {why}")
+        self.role = role
+        self.why = why
+        self.retryable = retriable
+        self.kind = "connection" if retriable else "other"
+
+
+class AgentOutputInvalid(RunError):
+    """The answer of an agent violates its contract; `why` says where."""
+
+    def __init__(self, role: str, why: str) -> None:
+        super().__init__(f"the answer of the {role} is invalid: {why}")
+        self.role = role
+        self.why = why
 
 
 class Role(StrEnum):

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.machines.ralph.amend import one_line
 from orchestrator.machines.ralph.outline import Node, Outline, outline
+from orchestrator.machines.ralph.tasklist import one_line
 
 CATEGORIES = ("technical", "requirements", "constraints", "assumptions", "risks")
 """Each category may have its own file: plan.questions.<category>.md."""

@@ -19,11 +19,9 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Follower, Observer
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.intent import spoken
+from orchestrator.machines.approval.graph import ApprovalContext, ApprovalEvent, ApprovalState
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
-from orchestrator.machines.approval.plan import ApprovalPlan
-from orchestrator.machines.approval.ports import ApprovalPlanner
+from orchestrator.machines.approval.plan import ApprovalPlan, ApprovalPlanner, spoken
 from orchestrator.runtime.approval import commands as outside
 from orchestrator.runtime.approval.commands import ApprovalCommands, OnStep, inside, refuse_limits
 from orchestrator.runtime.approval.session import ApprovalSession, damaged, recover
@@ -46,7 +44,7 @@ class Approval(ApprovalCommands):
     live process works on the project, and ApprovalError, StoreDown or OtherGraph if the project cannot be used.
 
     Args:
-        planner: Makes plans (see `machines.approval.ports`). Without one no request can be submitted.
+        planner: Makes plans (see `machines.approval.plan`). Without one no request can be submitted.
         launch: Stored with each request: how to make its planner. Must not contain a key.
         on_step: Called with each step, and awaited if it is async.
 

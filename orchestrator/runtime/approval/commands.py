@@ -14,13 +14,16 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
 from orchestrator.llm.port import Clock
-from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.graph import is_approved
-from orchestrator.machines.approval.intent import spoken
+from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
+from orchestrator.machines.approval.graph import (
+    ApprovalEvent,
+    ApprovalState,
+    Consent,
+    PlanStatus,
+    is_approved,
+)
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalEvent, ApprovalState, Consent, PlanStatus
-from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep, selection
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep, selection, spoken
 from orchestrator.runtime.approval import project_journal, session
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import session as posted
@@ -28,8 +31,7 @@ from orchestrator.runtime.approval import session as record
 from orchestrator.runtime.approval.project_journal import StepLog
 from orchestrator.runtime.approval.session import DISCARD, ApprovalSession, damaged
 from orchestrator.runtime.approval.status import POLL, WORKING, Status, StepFact, status_of
-from orchestrator_callbacks.approval import before
-from orchestrator_callbacks.approval import plan_request as request
+from orchestrator_callbacks.approval import before, enter
 from orchestrator_callbacks.approval.control_request import WISHES
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_guards import BlockedGate
@@ -153,8 +155,8 @@ class CurrentRequest:
         chosen = selection(plan, steps)
         if tuple(chosen) == tuple(step.id for step in plan.steps):
             return plan
-        derived = await self._session.executor.derived(plan, chosen, request.next_id(run.ctx))
-        request.present(run.ctx, derived, self._clock.time(), self._limits.expiry_seconds)
+        derived = await self._session.executor.derived(plan, chosen, enter.next_id(run.ctx))
+        enter.present(run.ctx, derived, self._clock.time(), self._limits.expiry_seconds)
         if set(chosen) == set(steps):
             run.ctx.previewed = derived.digest
         return derived

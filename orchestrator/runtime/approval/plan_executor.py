@@ -32,29 +32,30 @@ from orchestrator.kernel.journal import Draft, Journal, Lease, write_records
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy, RetryTable
 from orchestrator.machines.approval import rules
-from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault, FaultRule
-from orchestrator.machines.approval.intent import LONGEST_REQUEST, Extraction, Intent
-from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.limits import ApprovalLimits, PlanCaps
 from orchestrator.machines.approval.plan import (
+    LONGEST_REQUEST,
     ApprovalPlan,
+    ApprovalPlanner,
+    DriftReport,
+    Extraction,
     FileChange,
     Fingerprint,
+    Intent,
     PlanDraft,
+    PlanRequest,
     PlanStep,
     StepKind,
     digest_of,
     part,
 )
-from orchestrator.machines.approval.ports import ApprovalPlanner, PlanRequest
 from orchestrator.runtime.approval import workspace
 from orchestrator.runtime.approval.project_journal import ProjectLog
 from orchestrator.runtime.approval.rate_limiter import OperationRateLimiter
 from orchestrator.runtime.approval.workspace import Workspace, changed, encoded, fault_of, fingerprint
 from orchestrator.runtime.service import program
 from orchestrator_callbacks.approval.deps import ApprovalRun
-from orchestrator_callbacks.approval.plan_request import intent_of
 from orchestrator_guards import BlockedGate, first_blocked
 
 
@@ -514,7 +515,7 @@ class PlanExecutor:
         """Request a valid plan from the planner."""
         ctx = run.ctx
         request = PlanRequest(
-            intent=intent_of(ctx),
+            intent=Intent.read(ctx.intent or {}),
             changes=ctx.changes,
             previous=ApprovalPlan.read(ctx.plan) if ctx.changes and ctx.plan else None,
             tree=await self._workspace.tree(),

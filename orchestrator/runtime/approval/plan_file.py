@@ -30,9 +30,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.intent import Constraint, Extraction, Intent, IntentKind
-from orchestrator.machines.approval.plan import PlanDraft, read_as
-from orchestrator.machines.approval.ports import PlanRequest
+from orchestrator.machines.approval.plan import (
+    Constraint,
+    Extraction,
+    Intent,
+    IntentKind,
+    PlanDraft,
+    PlanRequest,
+    read_as,
+)
 from orchestrator.runtime.approval.workspace import fault_of
 
 MOST_BYTES = 4_194_304

@@ -21,12 +21,10 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.port import LLM, Clock
 from orchestrator.llm.retry import RetryPolicy, classify
-from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.intent import Extraction
-from orchestrator.machines.approval.path import path_faults
-from orchestrator.machines.approval.plan import Fingerprint, PlanDraft
-from orchestrator.machines.approval.ports import PlanRequest
+from orchestrator.machines.approval.limits import PlanCaps
+from orchestrator.machines.approval.plan import Extraction, Fingerprint, PlanDraft, PlanRequest
+from orchestrator.machines.approval.rules import path_faults
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.approval.plan_executor import intent_text
 from orchestrator.runtime.approval.workspace import MOST_FILES, Workspace

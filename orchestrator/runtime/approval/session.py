@@ -42,14 +42,18 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run
-from orchestrator.machines.approval.ending import ending
-from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
+from orchestrator.machines.approval.graph import (
+    APPROVAL,
+    ApprovalContext,
+    ApprovalEvent,
+    ApprovalState,
+    PlanStatus,
+    ending,
+)
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState, PlanStatus
-from orchestrator.machines.approval.path import is_never_allowed
-from orchestrator.machines.approval.ports import ApprovalPlanner
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.plan import ApprovalPlanner
+from orchestrator.machines.approval.rules import is_never_allowed
 from orchestrator.runtime.approval import project_journal
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import status as listener
@@ -59,8 +63,8 @@ from orchestrator.runtime.approval.status import CommandLost, RecoveryNote
 from orchestrator.runtime.service.answer import DECISIONS
 from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.runtime import Runtime
-from orchestrator_callbacks.approval import before, control_request, enter, execution
-from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
+from orchestrator_callbacks.approval import before, control_request, enter
+from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun, settled
 from orchestrator_guards import BlockedGate, Refusal, describe_answer, judge_answer
 
 GRAPH = "approval"
@@ -411,7 +415,7 @@ class ApprovalSession:
                 await self.driver.drive(run, event)
         finally:
             if self.deps.operation is not None:  # Cancelling was not entered: wait for the step
-                await execution.settled(self.deps.operation)
+                await settled(self.deps.operation)
                 self.deps.operation = None
         if self.deps.refusal is not None:
             raise self.deps.refusal

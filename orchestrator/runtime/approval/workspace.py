@@ -44,22 +44,22 @@ from orchestrator.files import atomic as stored
 from orchestrator.files.owned import within
 from orchestrator.files.path_safety import NO_FOLDER, ODD, serves
 from orchestrator.machines.approval import patch, rules
-from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.drift import DriftEntry, DriftReport
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.intent import Intent
-from orchestrator.machines.approval.path import folded, path_faults
+from orchestrator.machines.approval.limits import PlanCaps
 from orchestrator.machines.approval.plan import (
     ApprovalPlan,
+    DriftEntry,
+    DriftReport,
     FileChange,
     Fingerprint,
+    Intent,
     PlanDraft,
     PlanStep,
     StepKind,
     StepOutcome,
     digest_of,
 )
-from orchestrator.machines.approval.rules import starts_others
+from orchestrator.machines.approval.rules import folded, path_faults, starts_others
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.program import start_program
 

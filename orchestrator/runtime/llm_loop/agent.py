@@ -31,8 +31,7 @@ from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Memory
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.llm_loop.ending import ending
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.llm_loop.graph import LLM_LOOP, ending
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real

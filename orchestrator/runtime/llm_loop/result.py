@@ -24,8 +24,7 @@ from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.finish_reason import FinishReason
 from orchestrator.llm.message import Message, Response, Usage
-from orchestrator.machines.llm_loop.ending import refusal
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.llm_loop.graph import LLM_LOOP, refusal
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict

@@ -18,30 +18,27 @@ from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.pipeline import progress
-from orchestrator.machines.pipeline.ending import ending
-from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.graph import PIPELINE, ending
 from orchestrator.machines.pipeline.model import (
     APART,
+    EFFECTS,
     Attempt,
+    BudgetManager,
     Evaluation,
     Feedback,
     Implementation,
-    OrchestrationState,
-    PipelineContext,
-    Plan,
-    Validation,
-)
-from orchestrator.machines.pipeline.ports import (
-    EFFECTS,
-    BudgetManager,
     Implementer,
     Judge,
+    OrchestrationState,
+    PipelineContext,
+    PipelineLimits,
+    Plan,
     Planner,
     Port,
+    Rubric,
+    Validation,
     Validator,
 )
-from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.facade import HumanInput
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
@@ -54,7 +51,7 @@ from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator_callbacks.pipeline import before, enter, leave, stage
-from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
+from orchestrator_callbacks.pipeline.stage import PipelineDeps, PipelineRun
 from orchestrator_guards import Verdict
 
 
@@ -235,7 +232,7 @@ class Pipeline(HumanInput[PipelineResult]):
     The constructor starts nothing.
 
     Args:
-        planner: A port (see `orchestrator.machines.pipeline.ports`) or a PromptStage; the other three alike.
+        planner: A port (see `orchestrator.machines.pipeline.model`) or a PromptStage; the other three alike.
         validator: Checks a plan.
         implementer: Implements a plan.
         judge: Scores an implementation.

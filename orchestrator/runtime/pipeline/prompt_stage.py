@@ -17,8 +17,7 @@ from orchestrator.llm.message import Usage
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.model import OrchestrationState
-from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.model import OrchestrationState, StageRequest
 from orchestrator.runtime.llm_loop.agent import Agent, child_agent, run_child
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
 

@@ -47,9 +47,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.usage import NO_USAGE, Usage, is_amount
-from orchestrator.machines.ralph.contract import OUTPUTS, Role
-from orchestrator.machines.ralph.fault import AgentFailed
-from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.contract import OUTPUTS, AgentFailed, Role
+from orchestrator.machines.ralph.model import AgentRequest
 from orchestrator.providers.structured_output import instruction
 from orchestrator.runtime.ralph import prompt_agent as ralph_prompt
 from orchestrator.runtime.service.program import (

@@ -20,7 +20,7 @@ from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.ralph.contract import OUTPUTS, Role
-from orchestrator.machines.ralph.ports import AgentPort, AgentRequest
+from orchestrator.machines.ralph.model import AgentPort, AgentRequest
 from orchestrator.machines.ralph.reports import report_of
 from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent, child_agent, run_child

@@ -23,12 +23,9 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus, Role
-from orchestrator.machines.ralph.ending import ending
-from orchestrator.machines.ralph.fault import SessionFileError
-from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import RalphContext, RalphState, RoleCall, Task
-from orchestrator.machines.ralph.ports import AgentPort
+from orchestrator.machines.ralph.graph import RALPH, ending
+from orchestrator.machines.ralph.model import AgentPort, RalphContext, RalphLimits, RalphState, RoleCall, Task
+from orchestrator.machines.ralph.tasklist import SessionFileError
 from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.ralph import session as ralph_log
@@ -234,7 +231,7 @@ class Ralph(Facade[RalphResult]):
     run. The constructor starts nothing.
 
     Args:
-        planner: A callable of one AgentRequest (see `orchestrator.machines.ralph.ports`), or an agent such as
+        planner: A callable of one AgentRequest (see `orchestrator.machines.ralph.model`), or an agent such as
             PromptAgent; the other agents alike.
         executor: Executes tasks.
         reviewer: Reviews tasks.

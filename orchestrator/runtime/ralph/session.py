@@ -44,18 +44,24 @@ from orchestrator.files.path_safety import ODD, serves
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.ralph import amend, prd, tasklist
+from orchestrator.machines.ralph import foreign_list, tasklist
 from orchestrator.machines.ralph import questions as asking
 from orchestrator.machines.ralph import reports as report_text
-from orchestrator.machines.ralph.fault import OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.foreign_list import ForeignList, ImportNote, read_foreign_list
-from orchestrator.machines.ralph.marker import SETTLED, Marker, check_move
-from orchestrator.machines.ralph.model import RalphEvent, RalphState, Task, trigger
+from orchestrator.machines.ralph.model import PlanQuestion, RalphEvent, RalphState, Task, together, trigger
 from orchestrator.machines.ralph.outline import decoded, encoded, outline
-from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.reports import quoted
-from orchestrator.machines.ralph.task_count import together
-from orchestrator.machines.ralph.tasklist import SAFE_ID, TaskList, read_progress, read_tasks
+from orchestrator.machines.ralph.tasklist import (
+    SAFE_ID,
+    SETTLED,
+    Marker,
+    OutsideEdit,
+    SessionFileError,
+    TaskList,
+    check_move,
+    read_progress,
+    read_tasks,
+)
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
@@ -257,7 +263,7 @@ class SessionDirectory:
                 str(made.path), 0, "is the directory of another session; open that, or wait"
             )
         if made._shelf.read(PROGRESS) is None:
-            made._shelf.write(PROGRESS, amend.new_progress(f"Session: {session_id}"))
+            made._shelf.write(PROGRESS, tasklist.new_progress(f"Session: {session_id}"))
         if there is None:
             made._shelf.write(instructions, wanted)
         made.refresh()
@@ -346,9 +352,9 @@ class SessionDirectory:
             if any(task.id == task_id for task in self._tasks):
                 continue
             # tasks.md first: a task without a line in progress.md is open
-            self._change(TASKS, amend.with_task(self._lists[TASKS], task_id, description, rationale))
+            self._change(TASKS, tasklist.with_task(self._lists[TASKS], task_id, description, rationale))
             progress = self._lists[PROGRESS]
-            self._change(PROGRESS, amend.with_status(progress, task_id, description, Marker.OPEN))
+            self._change(PROGRESS, tasklist.with_status(progress, task_id, description, Marker.OPEN))
             added.append(task_id)
         return tuple(added)
 
@@ -362,7 +368,7 @@ class SessionDirectory:
         number = next(one for one in range(1, len(items) + 2) if f"plan-{one}" not in taken)
         task_id = f"plan-{number}"
         progress = self._lists[PROGRESS]
-        self._change(PROGRESS, amend.with_status(progress, task_id, what, Marker.OPEN, planning=True))
+        self._change(PROGRESS, tasklist.with_status(progress, task_id, what, Marker.OPEN, planning=True))
         return task_id
 
     def close_planning(self) -> None:
@@ -457,13 +463,13 @@ class SessionDirectory:
         progress, tasks = self._lists[PROGRESS], self._lists[TASKS]
         line, described = progress.get(task.id), tasks.get(task.id)
         if line is not None:
-            self._change(PROGRESS, amend.moved(progress, line, to))
+            self._change(PROGRESS, tasklist.moved(progress, line, to))
         else:
             self._change(
-                PROGRESS, amend.with_status(progress, task.id, task.title, to, planning=task.planning)
+                PROGRESS, tasklist.with_status(progress, task.id, task.title, to, planning=task.planning)
             )
         if described is not None and described.mark is not None and self._shelf.is_as_read(TASKS):
-            self._change(TASKS, amend.moved(tasks, described, to))  # a copy: progress.md is what counts
+            self._change(TASKS, tasklist.moved(tasks, described, to))  # a copy: progress.md is what counts
 
     def _change(self, name: str, text: str) -> None:
         self._shelf.write(name, text)
@@ -527,10 +533,14 @@ class ImportedTasks:
             self.left_out, self.changed = given.left_out, given.changed
             self.request, self._files = _of_markdown(given, str(self.file))
         else:
-            found = prd.read_prd(text, str(self.file))
+            found = foreign_list.read_prd(text, str(self.file))
             self.left_out, self.changed = found.left_out, found.changed
             known = [story.id for story in found.stories]
-            log = prd.read_log(decoded(bounded.read_file(logs[0])), str(logs[0]), known) if logs else None
+            log = (
+                foreign_list.read_log(decoded(bounded.read_file(logs[0])), str(logs[0]), known)
+                if logs
+                else None
+            )
             self.request, self._files = found.description or found.title, _of_prd(found, log)
 
     def tasks(self) -> tuple[Task, ...]:
@@ -575,23 +585,23 @@ def _of_markdown(given: ForeignList, where: str) -> tuple[str, dict[str, str]]:
     return title, {PLAN: plan, PROGRESS: _progress(statuses), TASKS: text}
 
 
-def _of_prd(found: prd.PrdPlan, log: prd.ProgressLog | None) -> dict[str, str]:
+def _of_prd(found: foreign_list.PrdPlan, log: foreign_list.ProgressLog | None) -> dict[str, str]:
     plan = [f"# Plan: {found.title}", "", "## Goal & Success Criteria", "", *quoted(found.description)]
     plan += ["", "## Context & Analysis"]
     if found.context is not None:
         plan += ["", "```json", json.dumps(found.context, indent=2, ensure_ascii=False), "```"]
     for title, said in (log.sections if log else {}).items():
         plan += ["", f"### {title}", "", *quoted(said)]
-    tasks = ["# Task List", "", amend.TASKS]
+    tasks = ["# Task List", "", tasklist.TASKS]
     for story in found.stories:
         tasks += [
-            f"- {tasklist.shown_id(story.id)}: {amend.one_line(story.title)}",
+            f"- {tasklist.shown_id(story.id)}: {tasklist.one_line(story.title)}",
             "    - **Type**: Sequential",
         ]
-        if said := amend.one_line(f"{story.description} {story.notes}"):
+        if said := tasklist.one_line(f"{story.description} {story.notes}"):
             tasks.append(f"    - **Objective**: {said}")
         tasks.append("    - **Success Criteria**:")
-        tasks += [f"        - {amend.one_line(one)}" for one in story.criteria]
+        tasks += [f"        - {tasklist.one_line(one)}" for one in story.criteria]
         tasks.append("")
     statuses = [
         (story.id, story.title, Marker.DONE if story.done else Marker.OPEN) for story in found.stories
@@ -605,10 +615,10 @@ def _of_prd(found: prd.PrdPlan, log: prd.ProgressLog | None) -> dict[str, str]:
 
 def _progress(statuses: Sequence[tuple[str, str, Marker]]) -> str:
     lines = [
-        f"- [{marker.value}] {tasklist.shown_id(task_id)}: {amend.one_line(title)}"
+        f"- [{marker.value}] {tasklist.shown_id(task_id)}: {tasklist.one_line(title)}"
         for task_id, title, marker in statuses
     ]
-    return amend.new_progress("Imported tasks") + "\n" + "\n".join(lines) + "\n"
+    return tasklist.new_progress("Imported tasks") + "\n" + "\n".join(lines) + "\n"
 
 
 NAME = "transitions.jsonl"

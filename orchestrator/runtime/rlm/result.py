@@ -17,21 +17,16 @@ from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.message import Message, Usage
-from orchestrator.machines.code_mode.answer import code_blocks
-from orchestrator.machines.code_mode.graph import CODE_MODE
-from orchestrator.machines.code_mode.model import CodeModeContext, CodeModeState
 from orchestrator.machines.plain import plain_json
-from orchestrator.machines.rlm.ending import finish_reason, output_of
-from orchestrator.machines.rlm.model import ModeContext
-from orchestrator.machines.rlm.table import FAILED
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE
-from orchestrator.machines.tools_mode.model import ToolsModeContext, ToolsModeState
+from orchestrator.machines.rlm.code_mode import CODE_MODE, CodeModeContext, CodeModeState
+from orchestrator.machines.rlm.model import FAILED, ModeContext, finish_reason, output_of
+from orchestrator.machines.rlm.reply import code_blocks
+from orchestrator.machines.rlm.tools_mode import TOOLS_MODE, ToolsModeContext, ToolsModeState
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.tools.tool_set import ToolSet
-from orchestrator_callbacks.rlm.budget_account import RunBudget
-from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
-from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
+from orchestrator_callbacks.rlm.conversation import AGAIN, LOST
+from orchestrator_callbacks.rlm.model_call import ModeDeps, ModeRun, RunBudget
 from orchestrator_guards import Verdict
 
 

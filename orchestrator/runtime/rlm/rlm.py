@@ -14,9 +14,8 @@ from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.code_mode.ports import Repl
-from orchestrator.machines.rlm.ending import ending
-from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.code_mode import Repl
+from orchestrator.machines.rlm.model import RlmLimits, ending
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.facade import Facade
@@ -43,8 +42,7 @@ from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.approval_rule import definition_of
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
-from orchestrator_callbacks.rlm.budget_account import RunBudget
-from orchestrator_callbacks.rlm.deps import HostReference, ModeDeps, ModeRun
+from orchestrator_callbacks.rlm.model_call import HostReference, ModeDeps, ModeRun, RunBudget
 
 
 class ModeHosting(Hosting):

@@ -34,14 +34,16 @@ from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.message import NO_USAGE, Message, Request, Response, Route, ToolCall
 from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.code_mode.graph import CODE_MODE, build_code_mode_machine
-from orchestrator.machines.code_mode.model import CodeModeContext
-from orchestrator.machines.code_mode.ports import Answer, Repl
-from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
-from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.machines.rlm.code_mode import (
+    CODE_MODE,
+    Answer,
+    CodeModeContext,
+    Repl,
+    build_code_mode_machine,
+)
+from orchestrator.machines.rlm.model import CODE_LIMITS, TOOLS_LIMITS, ModeContext, RlmLimits
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE, build_tools_mode_machine
-from orchestrator.machines.tools_mode.model import ToolsModeContext
+from orchestrator.machines.rlm.tools_mode import TOOLS_MODE, ToolsModeContext, build_tools_mode_machine
 from orchestrator.runtime.llm_loop.composition import model_name
 from orchestrator.runtime.llm_loop.run_options import Prompt
 from orchestrator.runtime.rlm import result as rlm_record
@@ -50,16 +52,23 @@ from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, tool
 from orchestrator.tools.tool_set import Around, ToolSet
-from orchestrator_callbacks.code_mode import enter as code_enter
-from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpriced
-from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.budget_account import RequestUsage, RunBudget, estimated
-from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
-from orchestrator_callbacks.rlm.model_call import OwnModel, check_cost, paid, request_answer
-from orchestrator_callbacks.tools_mode import enter as tools_enter
-from orchestrator_callbacks.tools_mode.source import ToolsModeSource
+from orchestrator_callbacks.rlm import code_mode, conversation, tools_mode
+from orchestrator_callbacks.rlm.code_mode import CodeModeSource
+from orchestrator_callbacks.rlm.model_call import (
+    ModeRun,
+    OwnModel,
+    RequestUsage,
+    RunBudget,
+    Source,
+    allowed,
+    check_cost,
+    estimated,
+    paid,
+    request_answer,
+)
+from orchestrator_callbacks.rlm.tools_mode import ToolsModeSource
 
 _PIECE = 10_000
 """Maximum characters of one read."""
@@ -399,7 +408,7 @@ def _repl(given: RunResources, run: ModeRun, broker: SubCalls) -> Repl:
 def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsModeSource:
     own = context_tools(run.ctx.context, broker)
     tools = ToolSet((*given.tools, *own), clock=given.clock)
-    words = prompt.TOOLS + (prompt.TOOLS_CONTEXT if own else "")
+    words = conversation.TOOLS + (conversation.TOOLS_CONTEXT if own else "")
 
     def context_for(_call: ToolCall, position: int) -> ToolContext:
         key = f"{run.run_id}:{run.ctx.iteration + 1}:{position}"
@@ -478,7 +487,7 @@ MODES: Mapping[str, Mode] = {
     "code": Mode(
         CODE_MODE,
         build_code_mode_machine,
-        code_enter,
+        code_mode,
         CodeModeContext,
         CODE_LIMITS,
         ("CodeExecuted", "MaxIterationsReached"),
@@ -486,7 +495,7 @@ MODES: Mapping[str, Mode] = {
     "tools": Mode(
         TOOLS_MODE,
         build_tools_mode_machine,
-        tools_enter,
+        tools_mode,
         ToolsModeContext,
         TOOLS_LIMITS,
         ("ToolsExecuted", "MaxIterationsReached"),

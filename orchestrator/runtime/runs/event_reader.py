@@ -18,7 +18,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm import run_event as event
 from orchestrator.llm.message import Message
 from orchestrator.llm.run_event import RunEvent
-from orchestrator.machines.llm_loop.ending import BUDGET_OF
+from orchestrator.machines.llm_loop.graph import BUDGET_OF
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.llm_loop.result import ANSWERED
 from orchestrator_guards.evaluation import GUARDS, read_row

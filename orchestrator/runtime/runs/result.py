@@ -13,7 +13,7 @@ from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Response, Usage
-from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
+from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.llm_loop.codec import context_of, loop_codec
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result

@@ -15,7 +15,7 @@ from orchestrator.journal.ledger import TOOL
 from orchestrator.journal.redacted import tool_word
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record, RunHead
-from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
+from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.machines.timeline import BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan, TurnStart
 from orchestrator.tools.result import RETURNED

@@ -14,12 +14,12 @@ from orchestrator.machines.pipeline.model import (
     Issue,
     OrchestrationState,
     Plan,
+    Rubric,
     Severity,
+    StageRequest,
     Validation,
 )
-from orchestrator.machines.pipeline.ports import StageRequest
-from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator_callbacks.pipeline.result import read
+from orchestrator_callbacks.pipeline.stage import read
 
 
 class Step(BaseModel):

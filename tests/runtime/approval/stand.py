@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.approval.fault import Fault
-from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
-from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
-from orchestrator.machines.approval.ports import PlanRequest
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.fault import Fault, GateRefused
+from orchestrator.machines.approval.plan import (
+    Extraction,
+    FileChange,
+    Intent,
+    IntentKind,
+    PlanDraft,
+    PlanRequest,
+    PlanStep,
+    StepKind,
+)
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.testing.clock import FakeClock
 from tests.with_runtime import with_runtime

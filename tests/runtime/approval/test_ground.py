@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError
+from orchestrator.machines.approval.limits import PlanCaps
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft, part, selection
 from orchestrator.runtime.approval.workspace import NO_UNDO, Workspace, encoded, fault_of, look, preview
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.limits import ApprovalLimits, PlanCaps
 from tests.runtime.approval.stand import planted, project, refused, tree, waiting
 
 

@@ -15,9 +15,7 @@ from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
-from orchestrator.machines.approval.plan import ApprovalPlan
-from orchestrator.machines.approval.ports import PlanRequest
+from orchestrator.machines.approval.plan import ApprovalPlan, Extraction, Intent, IntentKind, PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.openai import OpenAI

@@ -13,11 +13,9 @@ import pytest
 from orchestrator.errors import ConfigError, JournalError, LLMError, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault
-from orchestrator.machines.approval.intent import Intent
+from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault, GateRefused
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.plan import PlanDraft, PlanStep, StepKind
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.plan import Intent, PlanDraft, PlanStep, StepKind
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.runtime.approval.stand import (

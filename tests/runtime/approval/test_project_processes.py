@@ -20,7 +20,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Lease, Posted
 from orchestrator.llm.port import SystemClock
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.fault import GateRefused
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact

@@ -16,13 +16,17 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Record
-from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.graph import APPROVAL
-from orchestrator.machines.approval.intent import Extraction
-from orchestrator.machines.approval.model import ApprovalState
-from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanDraft, PlanStep, StepKind
-from orchestrator.machines.approval.ports import PlanRequest
-from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
+from orchestrator.machines.approval.graph import APPROVAL, ApprovalState
+from orchestrator.machines.approval.plan import (
+    ApprovalPlan,
+    Extraction,
+    FileChange,
+    PlanDraft,
+    PlanRequest,
+    PlanStep,
+    StepKind,
+)
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
 from orchestrator.runtime.service.runtime import Runtime

@@ -30,8 +30,7 @@ from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go, w
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Fact, Observer, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import OrchestrationState
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineLimits
 from orchestrator.runtime.pipeline.orchestration.machine import (
     OrchestrationStateMachine,
     RunMetrics,

@@ -43,8 +43,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
 from orchestrator.kernel.thread import at_once
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
-from orchestrator.machines.pipeline.limits import OFF, PipelineLimits
-from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
+from orchestrator.machines.pipeline.model import OFF, OrchestrationState, PipelineContext, PipelineLimits
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator_callbacks.pipeline import before

@@ -1,4 +1,6 @@
-"""The event source of code mode: calls the model, parses its replies, runs its code.
+"""Code mode: its event source, which calls the model, parses its replies and runs its code, and its hooks.
+
+Each hook gets the event that leaves its state from the run's event source.
 
 Code runs before an answer in the same reply counts: if every block ends without an error, the answer of the reply
 counts as it was. An answer that names a missing variable does not count: the model is informed and continues.
@@ -13,22 +15,29 @@ from typing import Any
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM
-from orchestrator.machines.code_mode.answer import FinalAnswer, Reply, read
-from orchestrator.machines.code_mode.model import (
+from orchestrator.machines.rlm.code_mode import (
     CodeBlocksFound,
     CodeExecuted,
     CodeModeContext,
     CodeModeEvent,
     CodeModeState,
+    CodeResult,
     DepthExceeded,
     FinalAnswerFound,
+    Repl,
 )
-from orchestrator.machines.code_mode.ports import CodeResult, Repl
 from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy
-from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.blocking_source import BlockingSource
-from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, incomplete_of, text_of
+from orchestrator.machines.rlm.reply import FinalAnswer, Reply, read
+from orchestrator_callbacks.rlm import conversation
+from orchestrator_callbacks.rlm.conversation import (
+    BlockingSource,
+    Conversation,
+    at_last_turn,
+    incomplete_of,
+    text_of,
+)
+from orchestrator_callbacks.rlm.model_call import ModeRun, next_event
 
 _NOTHING = (
     "There was neither a ```repl block nor an answer in your message. Write code in a ```repl block, or give the "
@@ -67,7 +76,7 @@ class CodeModeSource:
         instructions: str | None = None,
     ) -> None:
         self._repl = repl
-        self._instructions = prompt.CODE if instructions is None else instructions
+        self._instructions = conversation.CODE if instructions is None else instructions
         self._conversation = Conversation(
             llm, "code", stopping=stopping, compressor=compressor, params=params
         )
@@ -99,13 +108,13 @@ class CodeModeSource:
     async def _begin(self, ctx: CodeModeContext) -> CodeModeEvent:
         if ctx.depth >= ctx.max_depth:
             return DepthExceeded(ctx.depth, ctx.max_depth)
-        prompt.begin(ctx, self._instructions)
+        conversation.begin(ctx, self._instructions)
         response = await self._conversation.ask(ctx)
         return LLMResponseReceived(text_of(response), incomplete=incomplete_of(response))
 
     async def _ask_once(self, ctx: CodeModeContext) -> CodeModeEvent:
         """Call the model without a REPL. The model may mark its answer; an answer by variable is not possible here."""
-        response = await self._conversation.ask_with(prompt.shallow(ctx))
+        response = await self._conversation.ask_with(conversation.shallow(ctx))
         said = text_of(response)
         final = read(said).final
         answer = final.value if final is not None and final.kind == "text" else said
@@ -178,7 +187,7 @@ class CodeModeSource:
         """
         try:
             response = await self._conversation.ask(
-                ctx, [Message("user", "\n\n".join([*results, prompt.LIMIT]))]
+                ctx, [Message("user", "\n\n".join([*results, conversation.LIMIT]))]
             )
         except LimitReached:
             return MaxIterationsReached()
@@ -216,3 +225,26 @@ def _remarks(reply: Reply, done: list[CodeResult]) -> list[str]:
     elif not reply.blocks and not reply.unclosed:
         remarks.append(_NOTHING)
     return remarks
+
+
+# ---- hooks ----
+
+
+async def enter_init(run: ModeRun) -> Any:
+    """Call the model, or report that the run is too deep for turns."""
+    return await next_event(run)
+
+
+async def enter_shallow_call(run: ModeRun) -> Any:
+    """Call the model once."""
+    return await next_event(run)
+
+
+async def enter_prompting(run: ModeRun) -> Any:
+    """Parse the model's reply."""
+    return await next_event(run)
+
+
+async def enter_executing(run: ModeRun) -> Any:
+    """Run the code, and call the model with the results."""
+    return await next_event(run)

@@ -1,6 +1,7 @@
-"""The event source of tools mode: calls the model and runs its tool calls.
+"""Tools mode: its event source, which calls the model and runs its tool calls, and its hooks.
 
-Tools run as in the LLM loop: concurrently within a turn; an error or an unknown name becomes a result for the model.
+Each hook gets the event that leaves its state from the run's event source. Tools run as in the LLM loop: concurrently
+within a turn; an error or an unknown name becomes a result for the model.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from orchestrator.llm.message import Message, ToolCall
 from orchestrator.llm.port import LLM
 from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy
-from orchestrator.machines.tools_mode.model import (
+from orchestrator.machines.rlm.tools_mode import (
     NoToolCalls,
     ToolCallsFound,
     ToolsExecuted,
@@ -25,9 +26,15 @@ from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around, Before, ToolSet
 from orchestrator_callbacks.llm_loop.admission import cut_off
-from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.blocking_source import BlockingSource
-from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, incomplete_of, text_of
+from orchestrator_callbacks.rlm import conversation
+from orchestrator_callbacks.rlm.conversation import (
+    BlockingSource,
+    Conversation,
+    at_last_turn,
+    incomplete_of,
+    text_of,
+)
+from orchestrator_callbacks.rlm.model_call import ModeRun, next_event
 
 
 def _context(call: ToolCall, position: int) -> ToolContext:
@@ -68,7 +75,7 @@ class ToolsModeSource:
         on_result: Callable[[ToolResult], None] = lambda _: None,
     ) -> None:
         self._tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
-        self._instructions = prompt.TOOLS if instructions is None else instructions
+        self._instructions = conversation.TOOLS if instructions is None else instructions
         self._context_for = context_for
         self._before, self._around = before, around
         self._on_result = on_result
@@ -81,7 +88,7 @@ class ToolsModeSource:
         """Return the event that leaves a state; None in DONE."""
         match state:
             case ToolsModeState.INIT:
-                prompt.begin(ctx, self._instructions)
+                conversation.begin(ctx, self._instructions)
                 response = await self._conversation.ask(ctx)
                 return LLMResponseReceived(text_of(response), response.tool_calls, incomplete_of(response))
             case ToolsModeState.PROMPTING:
@@ -141,8 +148,26 @@ class ToolsModeSource:
         """Request the final answer without tools. Returns no answer if a budget refuses the request."""
         try:
             response = await self._conversation.ask(
-                ctx, [*results, Message("user", prompt.LIMIT)], tool_choice="none"
+                ctx, [*results, Message("user", conversation.LIMIT)], tool_choice="none"
             )
         except LimitReached:
             return MaxIterationsReached()
         return MaxIterationsReached(text_of(response) or None)
+
+
+# ---- hooks ----
+
+
+async def enter_init(run: ModeRun) -> Any:
+    """Call the model with the tools."""
+    return await next_event(run)
+
+
+async def enter_prompting(run: ModeRun) -> Any:
+    """Check the model's reply for calls."""
+    return await next_event(run)
+
+
+async def enter_executing_tools(run: ModeRun) -> Any:
+    """Run the calls, and call the model with the results."""
+    return await next_event(run)

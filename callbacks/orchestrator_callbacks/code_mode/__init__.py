@@ -1,1 +1,0 @@
-"""The hooks of code mode, and its event source."""

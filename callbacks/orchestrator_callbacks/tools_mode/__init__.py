@@ -1,1 +1,0 @@
-"""The hooks of tools mode, and its event source."""

@@ -1,1 +1,0 @@
-"""Tools mode: the model calls tools until it answers without a call."""
