@@ -3,9 +3,8 @@
 Code mode uses `WorkerRepl`. README.md lists the guarantees and their limits.
 """
 
-from orchestrator.repl.error import ReplError
-from orchestrator.repl.isolation import Isolation, Level, Sandbox, SandboxLock
-from orchestrator.repl.limits import ReplLimits
+from orchestrator.repl.isolation import Isolation, Level, ReplLimits, Sandbox, SandboxLock
+from orchestrator.repl.process import ReplError
 from orchestrator.repl.worker_repl import WorkerRepl
 
 __all__ = ["Isolation", "Level", "ReplError", "ReplLimits", "Sandbox", "SandboxLock", "WorkerRepl"]

@@ -4,18 +4,121 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import secrets
+import shutil
 import signal
+import stat
 import sys
+import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.repl.error import ReplError, WorkerLost
-from orchestrator.repl.folder import ScratchFolder, sweep
+from orchestrator.errors import RunError
 from orchestrator.repl.inside.channel import CPU_EXIT, HEADER, MEMORY_EXIT, packed, unpacked
-from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, Sandbox, SandboxLock
-from orchestrator.repl.limits import ReplLimits
+from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, ReplLimits, Sandbox, SandboxLock
+
+
+class ReplError(RunError):
+    """A worker could not be started, or its isolation is below the required level."""
+
+
+class WorkerLost(RunError):
+    """The worker ended or was killed; `why` is short, the message is for the model."""
+
+    def __init__(self, why: str, message: str) -> None:
+        self.why = why
+        super().__init__(message)
+
+
+# ---- the folder of a worker ----
+#
+# A program that is killed cannot remove its folder. So the program that creates a folder holds a lock on it; the kernel
+# releases the lock when the program ends in any way. The first worker of a program removes all unlocked folders. A
+# process number in the name would not work: it has no meaning if containers share a folder for temporary files.
+
+
+PREFIX = "orchestrator-repl-"
+YOUNG = 60.0
+"""Seconds in which an unlocked folder is kept, because it may be new."""
+_SWEPT: set[str] = set()
+"""Places that this program has already swept."""
+
+
+class ScratchFolder:
+    """A new folder. Raises OSError if none can be created."""
+
+    def __init__(self) -> None:
+        self.path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+        self._descriptor: int | None = None
+        # On a file system without locks, no later program removes the folder.
+        with contextlib.suppress(OSError):
+            self._descriptor = _descriptor(self.path)
+
+    def remove(self) -> None:
+        """Remove the folder and its content; a second call has no effect."""
+        removed(self.path)
+        held, self._descriptor = self._descriptor, None
+        if held is not None:
+            os.close(held)
+
+
+def sweep() -> None:
+    """Remove folders of programs that have ended; once for each place with such folders."""
+    place = tempfile.gettempdir()
+    if place in _SWEPT:
+        return
+    _SWEPT.add(place)
+    user = os.geteuid()
+    workers = range(FIRST_USER, FIRST_USER + USERS) if user == 0 else ()
+    with contextlib.suppress(OSError), os.scandir(place) as found:
+        for entry in found:
+            if not entry.name.startswith(PREFIX):
+                continue
+            with contextlib.suppress(OSError):
+                status = os.lstat(entry.path)
+                ours = stat.S_ISDIR(status.st_mode) and (status.st_uid == user or status.st_uid in workers)
+                if not ours or time.time() - status.st_mtime <= YOUNG:
+                    continue
+                held = _descriptor(entry.path)
+                try:
+                    removed(entry.path)
+                finally:
+                    os.close(held)
+
+
+def _descriptor(path: str) -> int:
+    """Open and lock a folder. Raises OSError if another process holds the lock, or it is not a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def removed(path: str) -> None:
+    """Remove a folder of any depth: up to Python 3.12 rmtree recurses for each level."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:
+        with contextlib.suppress(OSError):  # move every folder of the tree to its top
+            below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+            while below:
+                for entry in list(os.scandir(below.pop())):
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(f"{path}/{secrets.token_hex(16)}")
+                        Path(entry.path).rename(below[-1])
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- the process ----
+
 
 # The packages are created without their __init__ files: the worker loads only the modules of `inside`.
 _BOOT = """
@@ -197,16 +300,13 @@ class ReplProcess:
         self._strike()
         self._in.close()
         await self._process.wait()
-        await self._drain()
-        await asyncio.to_thread(self._scratch.remove)
-
-    async def _drain(self) -> None:
-        """Read both outputs to their end, which closes them: a reader with a full buffer would keep its pipe open."""
+        # Read both outputs to their end, which closes them: a reader with a full buffer would keep its pipe open.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 for output in (self._out, self._err):
                     while await output.read(1 << 16):
                         pass
+        await asyncio.to_thread(self._scratch.remove)
 
     # ---- resource usage ----
 
@@ -228,9 +328,11 @@ class ReplProcess:
                 with os.scandir(folders.pop()) as found:
                     for entry in found:
                         count += 1
-                        size += _size(entry)
                         if entry.is_dir(follow_symlinks=False):
                             folders.append(entry.path)
+                        else:
+                            with contextlib.suppress(OSError):
+                                size += entry.stat(follow_symlinks=False).st_size
                         if size > self._limits.disk_bytes or count > self._limits.files:
                             return True
             except (FileNotFoundError, NotADirectoryError):
@@ -238,12 +340,6 @@ class ReplProcess:
             except OSError:
                 return True
         return False
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    with contextlib.suppress(OSError):
-        return 0 if entry.is_dir(follow_symlinks=False) else entry.stat(follow_symlinks=False).st_size
-    return 0
 
 
 def _status(code: int) -> str:

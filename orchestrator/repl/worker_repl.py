@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from orchestrator.errors import ConfigError
 from orchestrator.machines.rlm.code_mode import Answer, Broker, CodeResult
-from orchestrator.repl.error import ReplError, WorkerLost
-from orchestrator.repl.isolation import Isolation, Sandbox
-from orchestrator.repl.limits import ReplLimits
-from orchestrator.repl.process import ReplProcess
-from orchestrator.repl.stopwatch import Stopwatch
+from orchestrator.repl.isolation import Isolation, ReplLimits, Sandbox
+from orchestrator.repl.process import ReplError, ReplProcess, WorkerLost
+
+
+class Stopwatch:
+    """Runs from the start. Its caller enforces the limit in seconds."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._began = time.monotonic()
+        self._before = 0.0
+        self._running = True
+
+    @property
+    def seconds(self) -> float:
+        """Return the elapsed seconds."""
+        return self._before + (time.monotonic() - self._began if self._running else 0.0)
+
+    @property
+    def left(self) -> float:
+        """Return the remaining seconds."""
+        return self.limit - self.seconds
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the clock for a while."""
+        self._before, self._running = self.seconds, False
+        try:
+            yield
+        finally:
+            self._began, self._running = time.monotonic(), True
+
 
 _BYTES_A_CHARACTER = 6
 """Maximum in a frame: an escaped control character."""
@@ -80,12 +108,13 @@ class WorkerRepl:
                 async with self._guarded(worker, watch):
                     most = _BYTES_A_CHARACTER * (limits.output_chars + limits.value_chars) + 200_000
                     done = await self._exchange(worker, {"t": "run", "code": code}, watch, most, queries)
+                    dropped = done.get("dropped")
                     return CodeResult(
                         stdout=_text(done.get("stdout")) or "",
                         error=_text(done.get("error")),
                         final=_text(done.get("final")),
                         seconds=watch.seconds,
-                        dropped=_count(done.get("dropped")),
+                        dropped=dropped if type(dropped) is int and dropped > 0 else 0,
                         queries=sum(queries),
                     )
             except WorkerLost as lost:
@@ -141,7 +170,7 @@ class WorkerRepl:
     @contextlib.asynccontextmanager
     async def _guarded(self, worker: ReplProcess, watch: Stopwatch) -> AsyncIterator[None]:
         """Watch a worker while it works. Raises WorkerLost if it had to be killed."""
-        watcher = asyncio.ensure_future(self._watched(worker, watch))
+        watcher = asyncio.ensure_future(self._watch(worker, watch))
         try:
             yield
         except WorkerLost:
@@ -153,33 +182,29 @@ class WorkerRepl:
         finally:
             watcher.cancel()
 
-    async def _watched(self, worker: ReplProcess, watch: Stopwatch) -> None:
-        """Kill a worker that exceeds a limit, and one that cannot be watched any more."""
+    async def _watch(self, worker: ReplProcess, watch: Stopwatch) -> None:
+        """Kill a worker that takes too long, computes too much or fills the disk, or that cannot be watched."""
+        limits = self._limits
         try:
-            await self._watch(worker, watch)
+            before = worker.cpu_seconds() or 0.0
+            by_hand = not worker.isolation.has("file_tree")
+            while True:
+                used = (worker.cpu_seconds() or before) - before
+                if watch.left <= 0:
+                    worker.kill("wall time", f"it ran longer than {watch.limit:g} s")
+                elif used >= limits.cpu_seconds:
+                    worker.kill(
+                        "CPU time", f"it used more than {limits.cpu_seconds:g} s of CPU time in one block"
+                    )
+                elif by_hand and await asyncio.to_thread(worker.fills_disk):
+                    worker.kill(
+                        "disk", f"its folder exceeded {limits.disk_bytes >> 20} MB or {limits.files:,} files"
+                    )
+                # A single thread computes no faster than time passes: no limit can be reached before that.
+                due = max(min(watch.left, limits.cpu_seconds - used), 0.01)
+                await asyncio.sleep(min(due, _WATCH_EVERY) if by_hand else due)
         except Exception as error:  # noqa: BLE001  after any error no limit would be enforced
             worker.kill("exit", f"it could not be watched: {type(error).__name__}")
-
-    async def _watch(self, worker: ReplProcess, watch: Stopwatch) -> None:
-        """Kill a worker that takes too long, computes too much or fills the disk."""
-        limits = self._limits
-        before = worker.cpu_seconds() or 0.0
-        by_hand = not worker.isolation.has("file_tree")
-        while True:
-            used = (worker.cpu_seconds() or before) - before
-            if watch.left <= 0:
-                worker.kill("wall time", f"it ran longer than {watch.limit:g} s")
-            elif used >= limits.cpu_seconds:
-                worker.kill(
-                    "CPU time", f"it used more than {limits.cpu_seconds:g} s of CPU time in one block"
-                )
-            elif by_hand and await asyncio.to_thread(worker.fills_disk):
-                worker.kill(
-                    "disk", f"its folder exceeded {limits.disk_bytes >> 20} MB or {limits.files:,} files"
-                )
-            # A single thread computes no faster than time passes: no limit can be reached before that.
-            due = max(min(watch.left, limits.cpu_seconds - used), 0.01)
-            await asyncio.sleep(min(due, _WATCH_EVERY) if by_hand else due)
 
     async def _exchange(
         self, worker: ReplProcess, frame: dict[str, Any], watch: Stopwatch, most: int, queries: list[int]
@@ -192,21 +217,19 @@ class WorkerRepl:
             said = await worker.receive(most)
             if said.get("t") == "done" and said.get("n") == self._number:
                 return said
-            prompts = said.get("prompts")
-            if said.get("t") != "query" or not isinstance(prompts, list) or not self._fit(prompts):
+            asked = said.get("prompts")
+            prompts: list[Any] = asked if isinstance(asked, list) else []
+            fits = (
+                all(isinstance(prompt, str) for prompt in prompts)
+                and 0 < len(prompts) <= self._limits.batch
+                and sum(map(len, prompts)) <= self._limits.query_chars
+            )
+            if said.get("t") != "query" or not fits:
                 raise worker.kill("protocol", "it violated the protocol")
             queries.append(len(prompts))
             with watch.stopped():
                 answers = await self._awaited(worker, tuple(_clean(prompt) for prompt in prompts))
             await worker.send({"answers": answers})
-
-    def _fit(self, prompts: list[Any]) -> bool:
-        texts = all(isinstance(prompt, str) for prompt in prompts)
-        return (
-            texts
-            and 0 < len(prompts) <= self._limits.batch
-            and sum(map(len, prompts)) <= self._limits.query_chars
-        )
 
     async def _awaited(self, worker: ReplProcess, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
         """Return the answers while the worker lives to read them. Raises WorkerLost."""
@@ -244,7 +267,3 @@ def _clean(text: str) -> str:
 
 def _text(value: object) -> str | None:
     return _clean(value) if isinstance(value, str) else None
-
-
-def _count(value: object) -> int:
-    return value if type(value) is int and value > 0 else 0

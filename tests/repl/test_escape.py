@@ -15,7 +15,7 @@ import pytest
 
 import orchestrator
 from orchestrator.repl import Level, Sandbox, WorkerRepl
-from orchestrator.repl.inside.libc import MACHINE
+from orchestrator.repl.inside.lock import MACHINE
 from orchestrator.repl.isolation import LOCKS
 from tests.repl.conftest import SMALL, Opener
 from tests.repl.escapes import (

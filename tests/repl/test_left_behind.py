@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.repl import Sandbox, WorkerRepl
-from orchestrator.repl.folder import _SWEPT
+from orchestrator.repl.process import _SWEPT
 from tests.repl.conftest import Opener
 from tests.runtime.stage import until
 

@@ -15,10 +15,9 @@ import sysconfig
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.repl.inside import landlock, libc, limit, namespace, seccomp
-from orchestrator.repl.inside.builtin import preload
+from orchestrator.repl.inside import lock
 from orchestrator.repl.inside.channel import CPU_EXIT, MEMORY_EXIT, Channel
-from orchestrator.repl.inside.session import ReplNamespace
+from orchestrator.repl.inside.session import ReplNamespace, preload
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _ZONES = "/usr/share/zoneinfo"
@@ -61,12 +60,18 @@ def main() -> None:
     config = channel.receive()
     preload(config["imports"])
     locks = SandboxLocks(config["locks"])
-    readable = _readable()
+    # The files of the host that Python needs.
+    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+    readable = [*sorted(os.path.realpath(path) for path in paths), _ZONES, *_DEVICES]
     _leave_host(locks, config, readable)
     _become_worker(locks, channel, config["limits"]["session_cpu_seconds"])
     _lock_up(locks, config, readable)
     channel.send({"t": "hello", "locks": locks.found})
-    _silence()
+    # Disconnect the standard streams: output of the code uses sys.stdout.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
     try:
         serve(channel, ReplNamespace(channel, config, channel.receive()["context"]))
     except MemoryError:
@@ -75,53 +80,38 @@ def main() -> None:
         os._exit(0)
 
 
-def _readable() -> list[str]:
-    """Return the files of the host that Python needs."""
-    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
-    return [*sorted(os.path.realpath(path) for path in paths), _ZONES, *_DEVICES]
-
-
 def _leave_host(locks: SandboxLocks, config: dict[str, Any], readable: list[str]) -> None:
     """Give up root and enter namespaces, both or neither."""
-    limit.be_first_to_go()
+    lock.be_first_to_go()
     if os.geteuid() == 0:
         needed = [path for path in readable if os.path.isdir(path) and path != _ZONES]
-        locks("other_user", limit.leave_root, config["user"], config["folder"], needed)
+        locks("other_user", lock.leave_root, config["user"], config["folder"], needed)
     else:
         locks.found["other_user"] = (True, f"user {os.geteuid()}, as the program")
-    _enter_namespaces(locks)
+    for name in lock.FLAGS:
+        locks.found[name] = (False, "not asked for")
+    if wanted := [name for name in lock.FLAGS if locks.is_allowed(name)]:
+        try:
+            lock.enter(wanted)
+            entered = (True, "own")
+        except (OSError, AttributeError) as error:
+            entered = (False, str(error))
+        locks.found |= dict.fromkeys(wanted, entered)
     if locks.holds("mount_namespace"):
         limits = config["limits"]
-        locks(
-            "file_tree", namespace.own_tree, config["folder"], readable, limits["disk_bytes"], limits["files"]
-        )
+        locks("file_tree", lock.own_tree, config["folder"], readable, limits["disk_bytes"], limits["files"])
     else:
         locks.found["file_tree"] = (False, "needs a mount namespace")
 
 
-def _enter_namespaces(locks: SandboxLocks) -> None:
-    is_allowed = [name for name in namespace.FLAGS if locks.is_allowed(name)]
-    for name in namespace.FLAGS:
-        locks.found[name] = (False, "not asked for")
-    if not is_allowed:
-        return
-    try:
-        namespace.enter(is_allowed)
-        entered = (True, "own")
-    except (OSError, AttributeError) as error:
-        entered = (False, str(error))
-    for name in is_allowed:
-        locks.found[name] = entered
-
-
 def _become_worker(locks: SandboxLocks, channel: Channel, cpu_seconds: int) -> None:
     """Fork into the new process namespace, if there is one; the first process only waits for the second."""
-    locks("dies_with_program", limit.die_with_parent)
+    locks("dies_with_program", lock.die_with_parent)
     if not locks.holds("pid_namespace"):
         return
     worker = os.fork()
     if not worker:
-        locks("dies_with_program", limit.die_with_parent)
+        locks("dies_with_program", lock.die_with_parent)
         return
     channel.send({"t": "born", "pid": worker})
     channel.close()
@@ -137,33 +127,15 @@ def _become_worker(locks: SandboxLocks, channel: Channel, cpu_seconds: int) -> N
 def _lock_up(locks: SandboxLocks, config: dict[str, Any], readable: list[str]) -> None:
     """Close the locks that are closed from inside."""
     os.chdir(config["folder"])
-    locks("limits", limit.set_limits, config["limits"])
+    locks("limits", lock.set_limits, config["limits"])
     if sys.platform != "linux":
-        locks("no_processes", limit.forbid_processes)
+        locks("no_processes", lock.forbid_processes)
         return
-    locks.always("no_new_privileges", _no_new_privileges)  # landlock and the filter need it
-    locks("no_capabilities", _no_capabilities)
-    locks("landlock", landlock.close, config["folder"], readable)
-    locks("no_processes", limit.forbid_processes)
-    locks("seccomp", seccomp.close)
-
-
-def _no_new_privileges() -> str:
-    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
-    return ""
-
-
-def _no_capabilities() -> str:
-    libc.drop_capabilities()
-    return ""
-
-
-def _silence() -> None:
-    """Disconnect the standard streams: output of the code uses sys.stdout."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
-    os.close(nothing)
+    locks.always("no_new_privileges", lock.forbid_privileges)  # landlock and the filter need it
+    locks("no_capabilities", lock.drop_capabilities)
+    locks("landlock", lock.limit_files, config["folder"], readable)
+    locks("no_processes", lock.forbid_processes)
+    locks("seccomp", lock.limit_calls)
 
 
 def serve(channel: Channel, session: ReplNamespace) -> None:

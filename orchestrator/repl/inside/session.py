@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import gc
+import importlib
+import io
 import linecache
 import os
 import sys
@@ -13,9 +16,113 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from orchestrator.repl.inside.builtin import offered
 from orchestrator.repl.inside.channel import MEMORY_EXIT, Channel
-from orchestrator.repl.inside.output import Capture
+
+# ---- output ----
+
+
+_MOST_PARTS = 10_000
+"""Many short prints must not cost a list entry each."""
+
+
+class Capture(io.TextIOBase):
+    """Replaces both streams, so that their lines stay in order."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[str] = []
+        self._kept = 0
+        self.dropped = 0
+        """Characters beyond the limit."""
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Store text up to the limit."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        fits = text[: self._limit - self._kept]
+        if fits:
+            self._parts.append(fits)
+            self._kept += len(fits)
+            if len(self._parts) > _MOST_PARTS:
+                self._parts = ["".join(self._parts)]
+        self.dropped += len(text) - len(fits)
+        return len(text)
+
+    def text(self) -> str:
+        """Return the stored text."""
+        return "".join(self._parts)
+
+
+# ---- built-ins ----
+
+
+_TAKEN = (
+    "eval",
+    "exec",
+    "compile",
+    "input",
+    "breakpoint",
+    "help",
+    "exit",
+    "quit",
+    "copyright",
+    "credits",
+    "license",
+)
+
+
+def offered(imports: Sequence[str], folder: str) -> dict[str, Any]:
+    """Return the built-ins for code that may import `imports` and open files in `folder`."""
+    found = {name: value for name, value in vars(builtins).items() if name not in _TAKEN}
+    found["__import__"] = _importer(imports)
+    found["open"] = _opener(folder)
+    return found
+
+
+def preload(imports: Sequence[str]) -> None:
+    """Import the allowed modules while their linked libraries can still be loaded."""
+    for name in imports:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _importer(imports: Sequence[str]) -> Callable[..., Any]:
+    allowed = frozenset(imports)
+
+    def limited_import(
+        name: str,
+        globals: dict[str, Any] | None = None,  # noqa: A002  the name of the built-in's parameter
+        locals: dict[str, Any] | None = None,  # noqa: A002
+        fromlist: Sequence[str] = (),
+        level: int = 0,
+    ) -> Any:
+        if level or name.partition(".")[0] not in allowed:
+            raise ImportError(f"{name!r} cannot be imported here; these can: {', '.join(sorted(allowed))}")
+        return importlib.__import__(name, globals, locals, fromlist, level)
+
+    return limited_import
+
+
+def _opener(folder: str) -> Callable[..., Any]:
+    root = os.path.realpath(folder)
+
+    def limited_open(file: Any, *args: Any, **options: Any) -> Any:
+        path = os.path.realpath(os.path.join(root, os.fspath(file)))
+        if os.path.commonpath((root, path)) != root:
+            raise PermissionError(
+                f"{os.fspath(file)!r} is outside the working folder; give a name without a path"
+            )
+        return io.open(path, *args, **options)  # noqa: UP020  not the replaced built-in
+
+    return limited_open
+
+
+# ---- the namespace ----
+
 
 RESERVE = 8 * 1024 * 1024
 """Bytes kept in reserve, so that a block that used all memory can still be reported."""
