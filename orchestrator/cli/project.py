@@ -14,8 +14,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say
 from orchestrator.errors import ConfigError
 from orchestrator.project.addition import Project
-from orchestrator.project.creation import create_project
-from orchestrator.project.origin import wheel_command
+from orchestrator.project.creation import create_project, wheel_command
 
 group = typer.Typer(help="Add a state, machine, tool or guard to a project of `init`.", rich_markup_mode=None)
 

@@ -16,33 +16,317 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, TypeVar, cast
 
 from orchestrator.errors import Fenced, StoreDown
-from orchestrator.files.atomic import Hook, silent
-from orchestrator.files.change import (
-    EFFECT,
-    AnyRecord,
-    Change,
-    ChangeKind,
-    Conflict,
-    ExternalEdit,
-    UndoOutcome,
-    UndoReport,
-    fold,
-    judge,
-    refuse,
-    to_undo,
-)
-from orchestrator.files.owned import OwnedFiles
-from orchestrator.files.path_safety import FileRefused, inside
-from orchestrator.kernel.journal import Draft, Journal, Lease, write_records
+from orchestrator.files import atomic as files
+from orchestrator.files.atomic import FileSnapshot, Hook, Owner, StagedWrite, silent
+from orchestrator.files.path_safety import ODD, FileRefused, inside, make_folder, remove_folder
+from orchestrator.kernel.journal import Draft, Journal, Lease, Record, write_records
+from orchestrator.kernel.thread import in_thread
+
+# ---- changes as data ----
+#
+# The bodies of their records. `"effect": "file"` marks them; `before` also names the blob with the prior content:
+#     intent       {effect, key, step, change, path, before, after, mode, owner, folders}
+#     done         {effect, key, after, folders}        folders: those that were really created
+#     rolled_back  {effect, key, outcome}               outcome: restored, already, kept
+
+
+AnyRecord: TypeAlias = Record | Draft
+
+EFFECT = "file"
+"""Marks our bodies among all records of kind intent, done and rolled_back."""
+
+
+class ChangeKind(StrEnum):
+    """The effect of a change on its path."""
+
+    CREATE = "create"
+    EDIT = "edit"
+    DELETE = "delete"
+
+
+class UndoOutcome(StrEnum):
+    """The outcome of an undo of one change."""
+
+    RESTORED = "restored"
+    ALREADY = "already"
+    """The prior content was already in place."""
+    KEPT = "kept"
+    """The file keeps an edit from outside, or the change never reached it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change to one file. Digests are SHA-256 (hex), None without a file."""
+
+    key: str
+    step: str
+    kind: ChangeKind
+    path: str
+    """Relative to the root, with `/`."""
+    before: str | None
+    after: str | None
+    mode: int | None
+    """Permission bits: the prior ones, or the requested ones of a new file."""
+    owner: tuple[int, int] | None = None
+    """User and group before, by number; None if no file existed, and in older journals."""
+    folders: tuple[str, ...] = ()
+    """Folders created for it, outermost first."""
+    done: bool = False
+    """False: in doubt; the change may have happened or not."""
+
+    def intent(self) -> dict[str, Any]:
+        """Return the body of its `intent` record."""
+        names = ("key", "step", "path", "before", "after", "mode")
+        named = {name: getattr(self, name) for name in names}
+        lists = {"owner": self.owner and list(self.owner), "folders": list(self.folders)}
+        return {"effect": EFFECT, **named, "change": self.kind.value, **lists}
+
+    def conflict(self, found: str | None) -> Conflict:
+        """Return the conflict of a path that does not hold the result of this change."""
+        return Conflict(path=self.path, expected=self.after, found=found, key=self.key, step=self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A file is not in the state that this run left. `found` is a digest, None, or one of `path_safety.ODD`."""
+
+    path: str
+    expected: str | None
+    found: str | None
+    key: str = ""
+    step: str = ""
+
+    def __str__(self) -> str:
+        found, expected = (name[:12] if name else "nothing" for name in (self.found, self.expected))
+        return f"{self.path!r} was changed from outside: {found} is there instead of {expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoReport:
+    """The result of an undo: reverted changes, newest first, and files that it kept unchanged."""
+
+    changes: tuple[Change, ...]
+    conflicts: tuple[Conflict, ...]
+
+
+class ExternalEdit(FileRefused):
+    """A file is not as expected, so it was not touched; `conflict` has the details."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(conflict.path, str(conflict).removeprefix(f"{conflict.path!r} "))
+        self.conflict = conflict
+
+
+def plan_undo(records: Iterable[AnyRecord], *, step: str | None = None) -> list[Change]:
+    """Return the changes (of one step) that are not undone yet, in undo order. Pure."""
+    stack: dict[str, Change] = {}
+    for record in records:
+        fold(stack, record.kind, record.body)
+    return to_undo(stack, step)
+
+
+def judge(change: Change, found: str | None) -> UndoOutcome:
+    """Return the undo outcome for a change whose path holds `found`. Pure."""
+    if found == change.before:
+        return UndoOutcome.ALREADY
+    return UndoOutcome.RESTORED if found == change.after else UndoOutcome.KEPT
+
+
+def refuse(kind: ChangeKind, path: str, found: str | None, expected: str | None) -> None:
+    """Raise FileRefused if a change cannot be made to a path that holds `found`."""
+    if found in ODD:
+        raise FileRefused(path, f"is not a regular file: {found}")
+    if (kind is ChangeKind.CREATE or expected is not None) and found != expected:
+        raise ExternalEdit(Conflict(path=path, expected=expected, found=found))
+    if kind is not ChangeKind.CREATE and found is None:
+        raise FileRefused(path, f"does not exist: nothing to {kind}")
+
+
+def to_undo(stack: Mapping[str, Change], step: str | None) -> list[Change]:
+    """Return a stack's changes (of one step), newest first. Raises FileRefused if a later change hides one."""
+    chosen: list[Change] = []
+    later: dict[str, str] = {}
+    for change in reversed(list(stack.values())):
+        if step is not None and change.step != step:
+            later[change.path] = change.step
+        elif change.path in later:
+            why = f"was changed again in step {later[change.path]!r}: undo that first"
+            raise FileRefused(change.path, why)
+        else:
+            chosen.append(change)
+    return chosen
+
+
+def fold(stack: dict[str, Change], kind: str, body: Mapping[str, Any]) -> bool:
+    """Apply one record to the stack. Returns True for the intent of a change."""
+    if body.get("effect") != EFFECT:
+        return False
+    key = body["key"]
+    if kind == "intent":
+        facts = {name: body[name] for name in ("key", "step", "path", "before", "after", "mode")}
+        owner = body.get("owner") and tuple(body["owner"])
+        folders = tuple(body["folders"])
+        stack[key] = Change(kind=ChangeKind(body["change"]), owner=owner, folders=folders, **facts)
+    elif kind == "done":
+        stack[key] = replace(stack[key], done=True, folders=tuple(body["folders"]))
+    elif kind == "rolled_back":
+        stack.pop(key, None)
+    return kind == "intent"
+
+
+# ---- access to files in threads, only while the caller owns the run ----
+#
+# Every replacement and removal checks the run's epoch in the store and inspects the target, both right before its
+# rename. If an owner is frozen between the check and the rename, its rename fails: the next owner sweeps first, which
+# removes the source or target of that rename, and inspects the target after that.
+#
+# A thread that hangs on an unresponsive disk cannot be stopped. Its caller gets an error after a time limit. The late
+# work of the thread is as harmless as that of a frozen owner, and the thread removes the files that it prepared. Each
+# operation has its own daemon thread: a few hanging threads would fill a pool, and the process waits for pool threads
+# at its end. A thread that ends with the process is a crash like any other.
+
 
 T = TypeVar("T")
+
+
+def _forgotten(_: Any) -> None:
+    """Ignore a late result."""
+
+
+async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None] = _forgotten) -> T:
+    """Run blocking work in a thread and wait up to `seconds` (0: no limit). Raises TimeoutError (ETIMEDOUT).
+
+    `late` receives, in that thread, the result of the work if no caller waits for it any more.
+    """
+    given_up = False
+
+    def done() -> T:
+        made = work()
+        if given_up:
+            late(made)
+        return made
+
+    task = asyncio.ensure_future(in_thread(done, "file"))
+    try:
+        await asyncio.wait((task,), timeout=seconds or None)
+    finally:
+        if not task.done():
+            given_up = True
+            task.cancel()  # the thread continues
+    if given_up:
+        raise TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {seconds:g} s")
+    made, error = task.result()
+    if error is not None:
+        raise error
+    return cast("T", made)
+
+
+class OwnedFiles:
+    """The functions of `files`, in threads. Paths are relative to `root`, which may itself be a symlink.
+
+    Each operation may take up to `seconds` (0: no limit), else it raises TimeoutError.
+    """
+
+    def __init__(
+        self, journal: Journal, lease: Lease, root: Path | str, hook: Hook, seconds: float = 0.0
+    ) -> None:
+        self._journal = journal
+        self._lease = lease
+        self._root = Path(root).resolve(strict=True)
+        self._hook = hook
+        self._seconds = seconds
+
+    async def check(self) -> None:
+        """Raise Fenced if the run has another owner now."""
+        head = await self._journal.head(self._lease.run_id)
+        if head.epoch != self._lease.epoch:
+            raise Fenced(self._lease.run_id, self._lease.epoch)
+        self._hook("owned")
+
+    async def digest(self, path: str) -> str | None:
+        """Return a digest, None, or one of `path_safety.ODD`."""
+        return await self._within(files.read_digest, path, root=self._root)
+
+    async def read(self, path: str) -> FileSnapshot:
+        """Return the state of a path."""
+        return await self._within(files.read_file, path, root=self._root)
+
+    async def sweep(self, path: str) -> None:
+        """Remove leftovers of earlier owners' writes to this path."""
+        pure = PurePosixPath(path)
+        await self._within(files.sweep, str(pure.parent), name=pure.name, root=self._root)
+        self._hook("swept")
+
+    async def put(
+        self,
+        path: str,
+        content: bytes | None,
+        *,
+        expected: str | None,
+        mode: int | None,
+        owner: Owner | None = None,
+    ) -> None:
+        """Replace the file with the digest `expected` (None: no file) by `content`; None removes it.
+
+        Raises ExternalEdit.
+        """
+        if content is None:
+            work = partial(files.stage_delete, path, root=self._root)
+        else:
+            work = partial(
+                files.stage, path, content, mode=mode, owner=owner, root=self._root, hook=self._hook
+            )
+        staged = await within(self._seconds, work, StagedWrite.discard)
+        try:
+            await self.check()
+            await self._within(self._last_look, staged, path, expected)
+        except TimeoutError:
+            raise  # a discard would wait for the same disk; the undo of the change sweeps first
+        except BaseException:
+            staged.discard()
+            raise
+
+    async def missing_folders(self, path: str) -> tuple[str, ...]:
+        """Return the missing folders of this path, outermost first."""
+        parents = [str(parent) for parent in reversed(PurePosixPath(path).parents)][1:]
+        return tuple([parent for parent in parents if await self.digest(parent) is None])
+
+    async def make_folders(self, folders: Iterable[str]) -> list[str]:
+        """Create folders; return those that did not exist."""
+        made = []
+        for folder in folders:
+            if await self._within(make_folder, folder, root=self._root):
+                made.append(folder)
+            self._hook("folder made")
+        return made
+
+    async def remove_folders(self, folders: Iterable[str]) -> None:
+        """Remove the empty ones of these folders."""
+        for folder in folders:
+            await self._within(remove_folder, folder, root=self._root)
+            self._hook("folder removed")
+
+    async def _within(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
+        return await within(self._seconds, partial(work, *args, **named))
+
+    def _last_look(self, staged: StagedWrite, path: str, expected: str | None) -> None:
+        found = files.read_digest(path, root=self._root)
+        if found != expected:
+            raise ExternalEdit(Conflict(path=path, expected=expected, found=found))
+        staged.commit(self._hook)
+
+
+# ---- the stack ----
 
 
 def _every(_: str) -> bool:
@@ -180,7 +464,9 @@ class RollbackStack:
 
     async def _execute(self, change: Change, content: bytes | None) -> Change:
         try:
-            made = await self._touch(change, content)
+            made = await self._files.make_folders(change.folders)
+            mode = change.mode if change.kind is ChangeKind.CREATE else None
+            await self._files.put(change.path, content, expected=change.before, mode=mode)
         except Fenced:
             # removed only if they are ours and empty
             await self._files.remove_folders(reversed(change.folders))
@@ -208,12 +494,6 @@ class RollbackStack:
             conflict = await self._compare(self.changes[-1])
             if conflict is not None:
                 raise ExternalEdit(conflict)
-
-    async def _touch(self, change: Change, content: bytes | None) -> list[str]:
-        made = await self._files.make_folders(change.folders)
-        mode = change.mode if change.kind is ChangeKind.CREATE else None
-        await self._files.put(change.path, content, expected=change.before, mode=mode)
-        return made
 
     # ---- undo ----
 

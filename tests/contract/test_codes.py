@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from orchestrator.engines.handle import Phase
-from orchestrator.files.change import ChangeKind, UndoOutcome
+from orchestrator.files.rollback import ChangeKind, UndoOutcome
 from orchestrator.kernel.lint import LintRule
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.approval.fault import FaultFamily, FaultSeverity, RecoveryPath

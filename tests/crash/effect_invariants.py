@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from orchestrator.files.change import EFFECT as FILE
-from orchestrator.files.change import Change, UndoOutcome, fold
+from orchestrator.files.rollback import EFFECT as FILE
+from orchestrator.files.rollback import Change, UndoOutcome, fold
 from orchestrator.kernel.journal import Record
 
 

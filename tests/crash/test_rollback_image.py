@@ -20,9 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.files.change import ChangeKind, plan_undo
 from orchestrator.files.path_safety import FileRefused
-from orchestrator.files.rollback import RollbackStack
+from orchestrator.files.rollback import ChangeKind, RollbackStack, plan_undo
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Draft, Record
 

@@ -26,8 +26,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RunUnknown
-from orchestrator.files.change import Change
-from orchestrator.files.rollback import RollbackStack
+from orchestrator.files.rollback import Change, RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from tests.crash.effect_invariants import check_effects, check_files

@@ -18,17 +18,17 @@ import pytest
 
 from orchestrator.errors import Fenced
 from orchestrator.files import atomic as files
-from orchestrator.files.change import (
+from orchestrator.files.path_safety import FileRefused
+from orchestrator.files.rollback import (
     Change,
     ChangeKind,
     Conflict,
     ExternalEdit,
+    RollbackStack,
     UndoOutcome,
     judge,
     plan_undo,
 )
-from orchestrator.files.path_safety import FileRefused
-from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease

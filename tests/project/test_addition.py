@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.project.addition import Project
-from orchestrator.project.creation import create_project
-from orchestrator.project.name import LONGEST, part_name, project_name
-from orchestrator.project.origin import command_for
-from orchestrator.project.source_edit import Source
+from orchestrator.project.addition import Project, Source
+from orchestrator.project.creation import LONGEST, command_for, create_project, part_name, project_name
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from orchestrator.cli.runs.store import OpenStore, at_journal, existing
 from orchestrator.cli.runs_option import RollbackOptions
 from orchestrator.cli.trust.consent import is_trusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.files.change import Change, Conflict, UndoReport, plan_undo
-from orchestrator.files.rollback import RollbackStack
+from orchestrator.files.rollback import Change, Conflict, RollbackStack, UndoReport, plan_undo
 from orchestrator.kernel.journal import (
     ENDING_KINDS,
     PARKING_KINDS,

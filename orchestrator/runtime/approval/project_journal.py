@@ -35,7 +35,7 @@ from typing import Any, Unpack
 
 from orchestrator.errors import Corrupt, StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
-from orchestrator.files.change import Change, fold
+from orchestrator.files.rollback import Change, fold
 from orchestrator.journal.stored_run import PLAN, StoredRun
 from orchestrator.kernel.journal import (
     Draft,

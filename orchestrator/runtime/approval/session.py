@@ -29,7 +29,7 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, JournalError, OtherAgent, OtherGraph, RunExists, TooNew
 from orchestrator.files.atomic import Hook, silent
-from orchestrator.files.change import Change
+from orchestrator.files.rollback import Change
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun

@@ -41,8 +41,8 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from orchestrator.files import atomic as stored
-from orchestrator.files.owned import within
 from orchestrator.files.path_safety import NO_FOLDER, ODD, serves
+from orchestrator.files.rollback import within
 from orchestrator.machines.approval import patch, rules
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.limits import PlanCaps
