@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
-from orchestrator.drawing.status import STATUSES
+from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import (
     EventFailed,

@@ -18,7 +18,7 @@ from orchestrator.console.access import Actor
 from orchestrator.console.display import RUN_FILTERS, query
 from orchestrator.console.pages import Console, while_connected
 from orchestrator.console.runs_page import Selection
-from orchestrator.drawing.status import STATUSES
+from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from orchestrator.drawing.status import STATUSES, StatusStyle
+from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.kernel.journal import RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.runtime.runs.story import status_name

@@ -15,7 +15,7 @@ from orchestrator.console.display import OUTCOMES
 from orchestrator.console.feed import MOST, MachineReader, MachineWindow
 from orchestrator.console.pages import Console, PageFault
 from orchestrator.console.run_page import GraphView
-from orchestrator.drawing.status import STATUSES, StatusStyle
+from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.runtime.runs.listing import MachineHistory
 from orchestrator.runtime.runs.story import path_marks
 

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from orchestrator.console.access import Access, Actor, session_of
 from orchestrator.console.display import FILTERS, query
 from orchestrator.console.feed import Feed, MachineReader
-from orchestrator.drawing.status import STATUSES
+from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs

@@ -20,9 +20,9 @@ from orchestrator.console.access import Actor
 from orchestrator.console.display import detail_of, moment, status_of
 from orchestrator.console.pages import Console
 from orchestrator.drawing.mark import GraphMarks
-from orchestrator.drawing.status import StatusStyle
+from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.drawing.svg import svg
-from orchestrator.drawing.timeline.svg import described, timeline_svg
+from orchestrator.drawing.timeline import described, timeline_svg
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead

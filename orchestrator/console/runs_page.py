@@ -31,7 +31,7 @@ from orchestrator.console.display import (
     tiles,
 )
 from orchestrator.console.pages import Console, PageFault
-from orchestrator.drawing.status import StatusStyle
+from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.listing import ORDERS, RunPage

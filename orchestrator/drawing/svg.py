@@ -19,7 +19,7 @@ from orchestrator.drawing.layout import (
     united,
 )
 from orchestrator.drawing.mark import SPENT, TIMES, GraphMarks
-from orchestrator.drawing.status import STATUSES
+from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.kernel.graph import Graph
 
 _CORNER = 7.0

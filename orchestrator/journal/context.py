@@ -340,8 +340,7 @@ class ContextCodec(Generic[C]):
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
-        seen: list[Any] = saved.seen
-        changed: dict[str, Any] = {}
+        seen, changed = saved.seen, {}
         lasting = self._lasting_of(ctx)
         if lasting != saved.lasting:  # one comparison in C
             pairs = zip(self._lasting, lasting, saved.lasting, strict=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator import SqliteJournal
 from orchestrator.drawing.svg import svg
-from orchestrator.drawing.timeline.svg import timeline_svg
+from orchestrator.drawing.timeline import timeline_svg
 from orchestrator.examples.console_demo import agents, fill
 from orchestrator.runtime.runs.timeline import read_timeline
 from tests.drawing.recording import Recording, many_turns, support

@@ -13,10 +13,9 @@ import pytest
 
 from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
-from orchestrator.drawing import status
+from orchestrator.drawing import stylesheet as style
 from orchestrator.drawing.mark import GraphMarks
-from orchestrator.drawing.status import STATUSES
-from orchestrator.drawing.stylesheet import stylesheet
+from orchestrator.drawing.stylesheet import STATUSES, stylesheet
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -131,7 +130,7 @@ def test_every_outcome_of_a_run_has_a_colour() -> None:
 
 def test_the_colours_of_statuses_are_in_one_table() -> None:
     """No other source of pages, drawings or the terminal repeats one."""
-    table = Path(status.__file__)
+    table = Path(style.__file__)
     sources = [*table.parent.rglob("*.py"), *(table.parents[1] / "console").rglob("*.*s")]
     for source in {*sources} - {table}:
         text = source.read_text(encoding="utf-8")

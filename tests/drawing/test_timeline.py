@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.drawing.layout import Rectangle
-from orchestrator.drawing.timeline.lanes import CUT_WIDTH, LEAST, LanesLayout, TimeAxis, lay_out
-from orchestrator.drawing.timeline.svg import MOST_TURNS, timeline_svg
+from orchestrator.drawing.timeline import (
+    CUT_WIDTH,
+    LEAST,
+    MOST_TURNS,
+    LanesLayout,
+    TimeAxis,
+    lay_out,
+    timeline_svg,
+)
 from orchestrator.machines.timeline import WARNINGS, Kind, Lane, Timeline, TimeSpan
 from orchestrator.runtime.runs.timeline import read_timeline
 from tests.drawing.recording import Recording, many_turns, support

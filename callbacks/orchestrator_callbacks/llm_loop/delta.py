@@ -13,8 +13,7 @@ from orchestrator.llm.run_event import (
     TextDelta,
     ToolArgumentsDelta,
 )
-from orchestrator_callbacks.llm_loop.call_scope import complete_once
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 
 
 class DeltaStream:
@@ -54,9 +53,7 @@ class DeltaStream:
 
         self._speaks, self._began = True, self._run.deps.clock.monotonic()
         try:
-            run = self._run
-            followed = replace(request, on_delta=on_delta, on_piece=on_piece)
-            return await complete_once(run, run.deps.llm, run.deps.model, followed)
+            return await ask_model(self._run, replace(request, on_delta=on_delta, on_piece=on_piece))
         finally:
             self._speaks = False
 

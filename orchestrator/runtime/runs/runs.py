@@ -288,7 +288,7 @@ class Runs:
         return await read_tree(self.journal, await self.journal.head(run_id))
 
     async def timeline(self, run_id: str) -> Timeline:
-        """Return what happened in a run, and when; `timeline_svg` of `orchestrator.drawing.timeline.svg` draws it.
+        """Return what happened in a run, and when; `timeline_svg` of `orchestrator.drawing.timeline` draws it.
 
         A run that has not ended lasts until now. Raises RunUnknown, Corrupt, StoreDown.
         """

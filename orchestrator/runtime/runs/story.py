@@ -440,7 +440,7 @@ def path_marks(
         history: The transitions.
         heat: What makes a state darker.
         current: The state that is lit.
-        status: The colour of that state, one of `drawing.status.STATUSES`.
+        status: The colour of that state, one of `drawing.stylesheet.STATUSES`.
         notes: State -> text in its box in place of visits and time.
     """
     states = history.states
@@ -467,7 +467,7 @@ _OUTCOMES = frozenset(Outcome)
 
 
 def status_name(head: RunHead) -> str:
-    """Return the status of a run as a name of `drawing.status.STATUSES`: its outcome if it has ended."""
+    """Return the status of a run as a name of `drawing.stylesheet.STATUSES`: its outcome if it has ended."""
     if head.status == "ended":
         return head.outcome if head.outcome in _OUTCOMES else "failed"
     if head.status == "parked":
