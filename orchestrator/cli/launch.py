@@ -414,7 +414,12 @@ def _answers(found: object) -> bool:
 def _replay(rest: str) -> ModelChoice:
     from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
 
-    file, options = _file_and_id(rest)
+    options: str | None = None
+    file, mark, chosen = rest.rpartition("#")
+    if not mark or Path(rest).exists():
+        file = rest
+    else:
+        options = chosen
     records = list(load(file))
     ids = [record.id for record in records]
     if options is None and len(records) == 1:
@@ -425,11 +430,6 @@ def _replay(rest: str) -> ModelChoice:
         raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
     record = records[ids.index(options)]
     return ModelChoice(ReplayLLM(record, strict=False), ReplayTools(record))
-
-
-def _file_and_id(rest: str) -> tuple[str, str | None]:
-    file, mark, options = rest.rpartition("#")
-    return (rest, None) if not mark or Path(rest).exists() else (file, options)
 
 
 _OURS: Mapping[str, Callable[[str], ModelChoice]] = {"python": _python, "replay": _replay}

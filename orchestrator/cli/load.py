@@ -82,12 +82,19 @@ def limits_from(pairs: Iterable[str], base: Mapping[str, Any]) -> Limits:
 
     A value that is no number is JSON: tool_caps={"search": 3}.
     """
-    members = dict(base)
+    members: dict[str, Any] = dict(base)
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"limit {pair!r} is not of the form name=value")
-        members[name.strip()] = _value(name, value.strip())
+        members[name.strip()] = value = value.strip()
+        if value.startswith(("{", "[")):
+            try:
+                members[name.strip()] = json.loads(value)
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(
+                    f"limit {name}: {shown(value, 80)!r} is not JSON ({_fault(error)})"
+                ) from error
     return build(Limits, members, "limits")
 
 
@@ -106,15 +113,6 @@ def params_from(pairs: Iterable[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             params[name.strip()] = value
     return params
-
-
-def _value(name: str, text: str) -> object:
-    if not text.startswith(("{", "[")):
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"limit {name}: {shown(text, 80)!r} is not JSON ({_fault(error)})") from error
 
 
 def _fault(error: Exception) -> str:

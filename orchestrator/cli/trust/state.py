@@ -61,22 +61,16 @@ def remove_state(name: str) -> bool:
 
 def folders() -> Iterator[Path]:
     """Yield the folders in which state may be, the best one first."""
-    state: Path | None = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if state is not None and not state.is_absolute():
-        state = _home_state()
-    if state is not None:
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        with suppress(OSError, RuntimeError):  # the home directory cannot be read, or is unknown
+            if Path.home().is_dir():  # it is not created here
+                state = Path.home() / ".local" / "state"
+    if state.is_absolute():
         yield state / "orchestrator"
     temporary = Path(os.environ.get("TMPDIR", ""))
     place = temporary if temporary.is_absolute() else Path("/tmp")  # noqa: S108 - a folder of our own, see _is_ours
     yield place / f"orchestrator-{os.geteuid()}"
-
-
-def _home_state() -> Path | None:
-    """Return the default of XDG_STATE_HOME; None without a home directory, which is not created here."""
-    with suppress(OSError, RuntimeError):  # it cannot be read, or is unknown
-        home = Path.home()
-        return home / ".local" / "state" if home.is_absolute() and home.is_dir() else None
-    return None
 
 
 def _read(folder: Path, name: str) -> bytes | None:
