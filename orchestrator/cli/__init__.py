@@ -29,26 +29,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
     status = _status(sys.argv[1:] if arguments is None else arguments)
     loop = sys.modules.get("orchestrator.cli.loop")
-    if loop is not None and loop.is_stuck():
-        _leave(status)
+    if loop is not None and loop.is_stuck():  # threads and tasks of code that ignored its cancellation
+        import logging
+
+        logging.shutdown()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
-
-
-def _leave(status: int) -> NoReturn:
-    """End the process without waiting for threads and tasks of code that ignored its cancellation."""
-    import logging
-
-    logging.shutdown()
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.flush()
-    os._exit(status)
 
 
 def _status(arguments: Sequence[str]) -> int:
     from orchestrator.cli.exit import Exit
     from orchestrator.cli.output import complain, escape_streams
 
-    _open_what_is_closed()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed (`>&-`): no file of ours may get its descriptor
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
     for stream in (sys.stdout, sys.stderr):  # the terminal's encoding may lack recorded characters
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -65,14 +62,10 @@ def _status(arguments: Sequence[str]) -> int:
         complain(sentence)
         return code
     finally:
-        _flush()
-
-
-def _open_what_is_closed() -> None:
-    """Open an empty stream in place of one that was closed (`>&-`), so that no file of ours gets its descriptor."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):  # a closed pipe must not become an error at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 def _run_command(arguments: Sequence[str], options: Options) -> int:
@@ -90,14 +83,6 @@ def _run_command(arguments: Sequence[str], options: Options) -> int:
     from orchestrator.cli.app import execute
 
     return execute(arguments, options)
-
-
-def _flush() -> None:
-    """Flush the output. A closed pipe must not become an error at exit."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 def explained(error: BaseException) -> tuple[int, str]:
@@ -119,14 +104,10 @@ def explained(error: BaseException) -> tuple[int, str]:
             code = Exit.FAILED if error.errno in _FULL else Exit.USAGE
             sentence = f"{error.filename or 'input or output'}: {error.strerror or error}"
         case _ if hasattr(error, "format_message"):  # typer's; their base class differs between its versions
-            sentence = _usage(error)
+            command = getattr(getattr(error, "ctx", None), "command_path", "orchestrator")
+            said = str(getattr(error, "format_message")()).rstrip(".")  # noqa: B009
+            sentence = f"{said}; see `{command} --help`"
         case _:
             where = "`orchestrator --traceback …` shows where"
             code, sentence = Exit.FAILED, f"unexpected {type(error).__name__}: {error} ({where})"
     return code, sentence
-
-
-def _usage(error: BaseException) -> str:
-    command = getattr(getattr(error, "ctx", None), "command_path", "orchestrator")
-    said = str(getattr(error, "format_message")()).rstrip(".")  # noqa: B009
-    return f"{said}; see `{command} --help`"

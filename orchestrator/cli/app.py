@@ -47,7 +47,7 @@ COMMANDS = {
     "ralph": CommandEntry("ralph:group", "Plan, execute and review tasks in tasks.md."),
     "rlm": CommandEntry("rlm:group", "Answer questions about long texts with code or tools."),
     "approval": CommandEntry("approval_group:group", "Show, approve, carry out and undo plans for a folder."),
-    "runs": CommandEntry("runs_group:group", "List, show, answer and resume recorded runs."),
+    "runs": CommandEntry("runs:group", "List, show, answer and resume recorded runs."),
     "operate": CommandEntry("operate:group", "Send operator commands to live engines."),
     "ops": CommandEntry("ops:group", "Dashboards, alerts and runbooks for graphs."),
     "metrics": CommandEntry("metrics:group", "Metrics of journals and batch jobs."),

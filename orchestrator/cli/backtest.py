@@ -17,12 +17,12 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.filter_option import FilterOptions
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import say, say_json, say_more, shown
 from orchestrator.cli.picture import check_picture, save_picture
-from orchestrator.cli.runs.export import FORMAT
+from orchestrator.cli.runs.listing import FilterOptions
 from orchestrator.cli.runs.phrase import many, seconds_in, span, table
+from orchestrator.cli.runs.record import FORMAT
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from json import dumps, loads
 from typing import Any, NamedTuple
 
 from orchestrator.cli import option as given
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 
 @spread_options
-def show_settings(*, json: given.Json = False) -> int:
+def show_settings(*, as_json: given.Json = False) -> int:
     """Print the effective settings and the source of each.
 
     Secrets are redacted.
@@ -46,12 +46,12 @@ def show_settings(*, json: given.Json = False) -> int:
         one if trusted or one.source != DEFAULT_FILE else one._replace(source=f"{DEFAULT_FILE} (not trusted)")
         for one in _effective(Settings.load(members), members)
     ]
-    if json:
+    if as_json:
         say_json({one.name: {"value": one.value, "source": one.source} for one in settings})
         return Exit.COMPLETED
     width = max(len(one.name) for one in settings)
     for name, value, source in settings:
-        text = "" if value is None else value if isinstance(value, str) else dumps(value)
+        text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
         say(f"{name:<{width}}  {shown(text):<24}  {source}")
     return Exit.COMPLETED
 
@@ -71,9 +71,9 @@ def _effective(settings: Settings, written: Mapping[str, Any]) -> Iterator[Setti
             continue
         built: object = build(kind, given, name)
         for item in fields(kind):
-            full = f"{name}.{item.name}"
+            full, value = f"{name}.{item.name}", getattr(built, item.name)
             source = _source(name, item.name, written) if item.name in given else "default"
-            yield Setting(full, redacted(full, _data(getattr(built, item.name))), source)
+            yield Setting(full, redacted(full, list(value) if isinstance(value, tuple) else value), source)
 
 
 def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
@@ -86,21 +86,13 @@ def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
     whole = f"{PREFIX}{name}".upper()
     if member is None:
         return DEFAULT_FILE if name in written else "default"
-    if member in written.get(name, {}) and not _in_json(os.environ.get(whole), member):
-        return DEFAULT_FILE
-    return whole
-
-
-def _in_json(text: str | None, member: str) -> bool:
-    """Return whether a section given as JSON in one variable has this member."""
-    try:
-        return member in loads(text or "{}")
+    if member not in written.get(name, {}):
+        return whole
+    try:  # a section may be given as JSON in one variable
+        in_variable = member in json.loads(os.environ.get(whole) or "{}")
     except (ValueError, TypeError):
-        return False
-
-
-def _data(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+        in_variable = False
+    return whole if in_variable else DEFAULT_FILE
 
 
 group = LazyGroup(

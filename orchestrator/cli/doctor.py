@@ -19,8 +19,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
-from orchestrator.cli.runs.position import head_reason, holder
-from orchestrator.cli.runs.store import OpenStore, existing, head_json, journal_file
+from orchestrator.cli.runs.store import OpenStore, existing, head_json, head_reason, holder, journal_file
 from orchestrator.cli.spread import spread
 from orchestrator.engines.garbage_collection import garbage_collection_setting, worker_setting
 from orchestrator.errors import ConfigError, JournalError, RunError

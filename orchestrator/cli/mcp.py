@@ -1,28 +1,34 @@
-"""`orchestrator mcp serve`: offer agents as MCP tools over stdio or HTTP.
-
-What the command needs is imported when it runs, so that `--help` stays quick.
-"""
+"""`orchestrator mcp serve`: offer agents as MCP tools over stdio or HTTP."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
+import signal
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli import option as given
-from orchestrator.cli.exit import Exit
+from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.fleet import made
+from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, shown
+from orchestrator.cli.run import logging_to
+from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.spread import spread
+from orchestrator.cli.trust.consent import project_settings
+from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.journal.opening import journal_at
+from orchestrator.kernel.record import Observer
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.version import __version__
-
-if TYPE_CHECKING:
-    from orchestrator.engines.served_agent import DurableAgent
-    from orchestrator.journal.opening import StoredJournal
-    from orchestrator.kernel.record import Observer
+from orchestrator.web.access import checked_token, is_loopback
 
 group = typer.Typer(help="Agents for MCP clients.", rich_markup_mode=None)
 
@@ -75,40 +81,24 @@ def serve(options: McpServeOptions) -> int:
     its answer. A question of the run is an elicitation of the client: `input_required` for clients of 2026-07-28. A
     client that repeats the call after a crash of this process continues the same run.
     """
-    from orchestrator.cli.loop import run_async
-    from orchestrator.cli.run import logging_to
-    from orchestrator.cli.trust.consent import project_settings
-
-    token = _token(options)
-    with logging_to(options.log, project_settings().log_level) as logs:
-        return run_async(_serve(options, token, logs))
-
-
-def _token(options: McpServeOptions) -> str | None:
-    """Return the token that clients must show. Raises ConfigError if an open address has none."""
-    from orchestrator.web.access import checked_token, is_loopback
-
+    token = None
     if options.token_env is not None:
         if not (token := os.environ.get(options.token_env)):
             raise ConfigError(
                 f"--token-env {shown(options.token_env, 80)}: no such environment variable is set"
             )
-        return checked_token(token, f"the environment variable {options.token_env}")
-    if options.http is not None and not is_loopback(options.host):
+        token = checked_token(token, f"the environment variable {options.token_env}")
+    elif options.http is not None and not is_loopback(options.host):
         raise ConfigError(
             f"--host {shown(options.host, 80)} is not this machine only: give --token-env NAME, so that clients show "
             "a token"
         )
-    return None
+    with logging_to(options.log, project_settings().log_level) as logs:
+        return run_async(_serve(options, token, logs))
 
 
 async def _serve(options: McpServeOptions, token: str | None, logs: Sequence[Observer]) -> int:
     """Serve until the client closes its end, or a signal."""
-    import asyncio
-    import signal
-
-    from orchestrator.cli.loop import on_signal
-
     serving = asyncio.ensure_future(_served(options, token, logs))
     with on_signal(serving.cancel, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         try:
@@ -122,13 +112,6 @@ async def _serve(options: McpServeOptions, token: str | None, logs: Sequence[Obs
 
 async def _served(options: McpServeOptions, token: str | None, logs: Sequence[Observer]) -> None:
     """Serve the agents until the client closes its end, or until the task is cancelled."""
-    import logging
-    from contextlib import AsyncExitStack
-
-    from orchestrator.cli.exit import beginning
-    from orchestrator.cli.runs.store import journal_file
-    from orchestrator.journal.opening import journal_at
-
     try:
         from orchestrator.providers.mcp.serving import mcp_server, serve_http, serve_stdio
     except ImportError as error:
@@ -139,11 +122,22 @@ async def _served(options: McpServeOptions, token: str | None, logs: Sequence[Ob
     async with AsyncExitStack() as stack:
         with beginning():
             await stack.enter_async_context(journal)
-        agents = [_agent(spec, journal, logs) for spec in options.agents]
-        if len({agent.name for agent in agents}) < len(agents):
+        agents: list[DurableAgent] = []
+        for spec in options.agents:
+            name, equals, target = spec.partition("=")
+            target = target if equals else spec
+            agent: Any = made(target, journal, logs)
+            if not isinstance(agent, Agent):
+                raise ConfigError(
+                    f"agent {target!r} is a {type(agent).__name__}; an MCP client talks to an Agent"
+                )
+            title = name if equals else agent.name or target.rpartition(":")[2]
+            about = f"Give a task to the agent {title}. It may ask a person before it acts."
+            agents.append(DurableAgent(agent, title, about))
+        if len({one.name for one in agents}) < len(agents):
             raise ConfigError("two agents have one name; give one another name: --agent NAME=MODULE:FUNCTION")
-        for agent in agents:
-            stack.push_async_callback(agent.stop)
+        for one in agents:
+            stack.push_async_callback(one.stop)
         server = mcp_server(agents, __version__)
         if options.http is None:
             await serve_stdio(server)
@@ -156,19 +150,3 @@ async def _served(options: McpServeOptions, token: str | None, logs: Sequence[Ob
                 lambda address: complain(f"serving at {address}"),
                 proxies=options.proxy_headers,
             )
-
-
-def _agent(spec: str, journal: StoredJournal, logs: Sequence[Observer]) -> DurableAgent:
-    """Return the agent of `[NAME=]MODULE:FUNCTION`. Raises ConfigError."""
-    from orchestrator.cli.fleet import made
-    from orchestrator.engines.served_agent import DurableAgent
-    from orchestrator.runtime.llm_loop.agent import Agent
-
-    name, equals, target = spec.partition("=")
-    target = target if equals else spec
-    agent: Any = made(target, journal, logs)
-    if not isinstance(agent, Agent):
-        raise ConfigError(f"agent {target!r} is a {type(agent).__name__}; an MCP client talks to an Agent")
-    title = name if equals else agent.name or target.rpartition(":")[2]
-    about = f"Give a task to the agent {title}. It may ask a person before it acts."
-    return DurableAgent(agent, title, about)

@@ -1,27 +1,43 @@
-"""`orchestrator metrics serve|batch`: a journal's figures over HTTP, and the result of a batch job.
-
-What the commands need is imported when they run, so that `--help` stays quick.
-"""
+"""`orchestrator metrics serve|batch`: a journal's figures over HTTP, and the result of a batch job."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import subprocess
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import complain, say, shown
+from orchestrator.cli.runs.store import existing
+from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.spread import spread
-from orchestrator.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    from orchestrator.journal.address import Address
+from orchestrator.errors import ConfigError, Corrupt, RunError
+from orchestrator.journal.address import Address
+from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
+from orchestrator.kernel.journal import ENGINE, RunHead
+from orchestrator.kernel.outcome import REASONS
+from orchestrator.telemetry.exposition.batch import Batch
+from orchestrator.telemetry.exposition.server import serve_metrics
+from orchestrator.telemetry.exposition.stored import (
+    JournalCollector,
+    JournalSnapshot,
+    StoredRunStatus,
+    registry_of,
+)
+from orchestrator.telemetry.labels import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
 
 SHORTEST, LONGEST = 1, 3600
 """Least and most seconds between two reads of a journal."""
@@ -42,18 +58,6 @@ orchestrator metrics batch nightly --textfile /var/lib/node_exporter/nightly.pro
 """
 
 group = typer.Typer(help="Metrics of journals and batch jobs.", rich_markup_mode=None)
-
-_Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Of the job; its series carry it as the label `batch`.")
-]
-_Command = Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after --.")]
-_Textfile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Write here, in the folder of node_exporter's textfile collector; *.prom."
-    ),
-]
-_Gateway = Annotated[str | None, typer.Option(metavar="URL", help="Push to this Pushgateway.")]
 
 
 @group.callback()
@@ -100,10 +104,6 @@ def serve(options: MetricsServeOptions) -> int:
     once. Runs that are processes of their own, such as `orchestrator run`, are not scraped: with --alone the command
     also serves what their processes would.
     """
-    import asyncio
-
-    from orchestrator.cli.runs.store import existing
-
     if not SHORTEST <= options.every <= LONGEST:
         raise ConfigError(f"every is {options.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
     token = None
@@ -115,36 +115,21 @@ def serve(options: MetricsServeOptions) -> int:
     return Exit.COMPLETED
 
 
-class _Clockwork:
-    """Times of the loop's last heartbeat and of the journal's last successful read (monotonic seconds)."""
-
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self.beat = time.monotonic()
-        self.read: float | None = None
-
-    def age(self) -> float:
-        return time.monotonic() - self.beat
-
-    def is_current(self) -> bool:
-        return self.read is not None and time.monotonic() - self.read < _OUT_OF_DATE * self._every
-
-    def due(self) -> bool:
-        return self.read is None or time.monotonic() - self.read >= self._every
-
-
 async def _serve(options: MetricsServeOptions, address: Address, token: str | None) -> None:
-    import asyncio
-
-    from orchestrator.cli.look import JournalWatch
-    from orchestrator.cli.loop import on_signal
-    from orchestrator.journal.opening import journal_at
-    from orchestrator.telemetry.exposition.server import serve_metrics
-    from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of
-
     counted = journal_at(address, only_reads=True, create=False)
-    collector = JournalCollector(counted, _limits(), alone=options.alone)
-    clockwork, watch = _Clockwork(options.every), JournalWatch(address)
+    limits = {
+        (name, state.value): limit[0]
+        for name, graph in SHIPPED.items()
+        for state in graph.states
+        if (limit := graph.dwell_of(state)) is not None
+    }
+    """(machine, state) -> maximum seconds in it, for the graphs that come with the library."""
+    collector = JournalCollector(counted, limits, alone=options.alone)
+    watch = JournalWatch(address)
+    beat = time.monotonic()
+    """When the loop last ran."""
+    read: float | None = None
+    """When the journal was last read."""
     stopped = asyncio.Event()
     registry = registry_of(collector)
     server = serve_metrics(
@@ -152,64 +137,234 @@ async def _serve(options: MetricsServeOptions, address: Address, token: str | No
         options.host,
         options.port,
         token,
-        heartbeat=clockwork.age,
-        ready={"journal": clockwork.is_current},
+        heartbeat=lambda: time.monotonic() - beat,
+        ready={
+            "journal": lambda: read is not None and time.monotonic() - read < _OUT_OF_DATE * options.every
+        },
     )
     try:
         with server, on_signal(stopped.set):
             say(f"serving {server.url} from {shown(str(address))}")
             while not stopped.is_set():
-                clockwork.beat = time.monotonic()
-                if clockwork.due():
+                beat = time.monotonic()
+                if read is None or time.monotonic() - read >= options.every:
                     try:
                         collector.show(await watch.look())
                     except (RunError, OSError) as error:
                         collector.failed()
                         complain(shown(str(error), 500))
                     else:
-                        clockwork.read = time.monotonic()
+                        read = time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopped.wait(), _BEAT)
     finally:
         await watch.close()
 
 
-def _limits() -> dict[tuple[str, str], float]:
-    """Return (machine, state) -> maximum seconds in it, for the graphs that come with the library."""
-    from orchestrator.cli.shipped import SHIPPED
-
-    return {
-        (name, state.value): limit[0]
-        for name, graph in SHIPPED.items()
-        for state in graph.states
-        if (limit := graph.dwell_of(state)) is not None
-    }
-
-
 @group.command(context_settings={"ignore_unknown_options": True}, help=_BATCH)
-def batch(name: _Name, command: _Command, *, textfile: _Textfile = None, gateway: _Gateway = None) -> None:
+def batch(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the job; its series carry it as the label `batch`.")
+    ],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after --.")],
+    *,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write here, in the folder of node_exporter's textfile collector; *.prom."
+        ),
+    ] = None,
+    gateway: Annotated[str | None, typer.Option(metavar="URL", help="Push to this Pushgateway.")] = None,
+) -> None:
     """Run a command and publish how it ended."""
-    from orchestrator.telemetry.exposition.batch import Batch
-
     if textfile is None and gateway is None:
         raise ConfigError("there is no place to publish to: give --textfile, --gateway, or both")
     with Batch(name, textfile=textfile, gateway=gateway) as job:
-        code = _run(command)
+        try:
+            code = subprocess.call(command)  # noqa: S603 - the purpose of this command is to run the user's command
+        except FileNotFoundError:
+            complain(f"no program {shown(command[0], 200)}")
+            code = _NOT_FOUND
+        except OSError as error:
+            complain(f"{shown(command[0], 200)} cannot be run: {error.strerror}")
+            code = _NOT_EXECUTABLE
+        code = code if code >= 0 else _SIGNALLED - code
         job.failed = code != 0
     for problem in job.problems:
         complain(shown(problem, 500))
     raise typer.Exit(code)
 
 
-def _run(command: list[str]) -> int:
-    import subprocess
+# ---- the figures of a journal ----
 
-    try:
-        code = subprocess.call(command)  # noqa: S603 - the purpose of this command is to run the user's command
-    except FileNotFoundError:
-        complain(f"no program {shown(command[0], 200)}")
-        return _NOT_FOUND
-    except OSError as error:
-        complain(f"{shown(command[0], 200)} cannot be run: {error.strerror}")
-        return _NOT_EXECUTABLE
-    return code if code >= 0 else _SIGNALLED - code
+MOST_READ = 500
+"""Most ended runs whose records are read in one cycle; the others follow in the next cycles."""
+_SHARE = 20
+"""Seconds until a run is read again, for each second that reading it took: this limits the load."""
+
+_ONLY: Mapping[str, str] = {
+    reason: outcomes[0]
+    for reason in set().union(*REASONS.values())
+    if len(outcomes := [outcome.value for outcome, reasons in REASONS.items() if reason in reasons]) == 1
+}
+"""Reason -> its outcome, for reasons with only one outcome: these runs are not read."""
+
+End = tuple[str, str]
+_Ended: TypeAlias = tuple[str, str, str, str]
+"""(machine, agent, outcome, reason)"""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A run as of the last read of its records. `seq` is the number of the last record."""
+
+    seq: int
+    run_status: StoredRunStatus | None = None
+    end: End | None = None
+    """(outcome, reason)"""
+    again: float = 0.0
+    """Do not read it again before this time (of the monotonic clock)."""
+    counted: bool = False
+
+
+@dataclass(slots=True)
+class JournalWatch:
+    """The figures of one journal between two reads."""
+
+    address: Address
+    now: Callable[[], float] = time.time
+    _began: float = field(init=False)
+    _journal: StoredJournal | None = None
+    _identity: tuple[int, int] | None = None
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _machines: set[str] = field(default_factory=set)
+    _agents: set[str] = field(default_factory=set)
+    _completed: Counter[_Ended] = field(default_factory=Counter)
+    _budget: int = 0
+
+    def __post_init__(self) -> None:
+        self._began = self.now()
+
+    async def look(self) -> JournalSnapshot:
+        """Read the journal. Raises JournalError or OSError; the next read opens it again."""
+        began, self._budget = time.perf_counter(), MOST_READ
+        try:
+            identity = _identity(self.address)
+            if self._journal is None or identity != self._identity:  # another file now: a restored backup
+                await self.close()
+                self._journal, self._identity = journal_at(self.address, create=False), identity
+                await self._journal.open()
+            journal = self._journal
+            run_status: list[StoredRunStatus] = []
+            ended: Counter[_Ended] = Counter()
+            seen: dict[str, _Seen] = {}
+            unreadable = 0
+            try:
+                async for head in journal.runs():
+                    if head.graph == ENGINE:
+                        continue
+                    one = seen[head.run_id] = await self._read(journal, head)
+                    if one.run_status is not None:
+                        run_status.append(one.run_status)
+                    elif one.end is not None:
+                        key = (self._machine(head.graph), self._agent(head.agent), *one.end)
+                        ended[key] += 1
+                        if not one.counted and head.updated_at >= self._began and one.end[0] != UNKNOWN:
+                            one.counted = True
+                            self._completed[key] += 1
+                    else:
+                        unreadable += 1
+            except Corrupt:  # of a run
+                unreadable += 1
+            self._seen = seen
+            size = await journal.size()
+        except (RunError, OSError):
+            await self.close()
+            raise
+        seconds = time.perf_counter() - began
+        return JournalSnapshot(
+            self.now(), seconds, size, tuple(run_status), ended, self._completed.copy(), unreadable
+        )
+
+    async def close(self) -> None:
+        """Close the file."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await journal.close()
+
+    async def _read(self, journal: StoredJournal, head: RunHead) -> _Seen:
+        """Return the state of a run, from earlier reads as far as they are valid."""
+        before = self._seen.get(head.run_id)
+        if head.status == "ended":
+            if before is not None and before.seq == head.seq and before.end not in {None, (UNKNOWN, UNKNOWN)}:
+                return before
+            return _Seen(head.seq, end=await self._end_of(journal, head))
+        if before is not None and before.run_status is not None:
+            if before.seq == head.seq:
+                before.run_status = self._status_of(
+                    head, before.run_status.state, before.run_status.entered_at
+                )
+                return before
+            if time.monotonic() < before.again:
+                return before
+        began = time.monotonic()
+        try:
+            run = StoredRun.of(head.run_id, await journal.load(head.run_id))
+        except RunError:
+            return _Seen(head.seq)
+        entered = run.step.get("at")
+        entered_at = float(entered) if isinstance(entered, int | float) else head.created_at
+        again = time.monotonic() + _SHARE * (time.monotonic() - began)
+        return _Seen(head.seq, self._status_of(head, run.state, entered_at), again=again)
+
+    def _status_of(self, head: RunHead, state: str, entered_at: float) -> StoredRunStatus:
+        status = PARKED if head.status == "parked" else ORPHANED if head.owner is None else RUNNING
+        if not state:
+            state = SHIPPED[head.graph].initial.value if head.graph in SHIPPED else UNKNOWN
+        return StoredRunStatus(
+            machine=self._machine(head.graph),
+            status=status,
+            state=state if is_label(state) else OTHER,
+            entered_at=entered_at,
+            started_at=head.created_at,
+            agent=self._agent(head.agent),
+        )
+
+    async def _end_of(self, journal: StoredJournal, head: RunHead) -> End | None:
+        if (only := _ONLY.get(head.reason)) is not None:
+            return only, head.reason
+        if self._budget <= 0:
+            return UNKNOWN, UNKNOWN
+        self._budget -= 1
+        try:
+            body = (await journal.load(head.run_id, head.seq))[-1].body
+        except RunError:
+            return None
+        outcome, reason = str(body.get("outcome", "")), str(body.get("reason", ""))
+        known = {str(one): reasons for one, reasons in REASONS.items()}
+        if outcome not in known:
+            return OTHER, OTHER
+        return outcome, reason if reason in known[outcome] else OTHER
+
+    def _machine(self, name: str) -> str:
+        return _label(name, self._machines, CAPS["machine"])
+
+    def _agent(self, name: str) -> str:
+        return _label(name, self._agents, CAPS["agent"]) if name else NO_AGENT
+
+
+def _label(name: str, known: set[str], most: int) -> str:
+    """Return a name as a label value: one of the first `most` names, or `_other`."""
+    if name not in known:
+        if len(known) >= most or not is_label(name):
+            return OTHER
+        known.add(name)
+    return name
+
+
+def _identity(address: Address) -> tuple[int, int] | None:
+    """Return the identity of a file, which differs if the file is replaced; that of a server is constant."""
+    if not isinstance(address, Path):
+        return None
+    status = address.stat()
+    return status.st_dev, status.st_ino

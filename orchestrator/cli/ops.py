@@ -1,24 +1,25 @@
-"""`orchestrator ops`: dashboards, rules and runbooks as files, and the dashboards as a page.
-
-What the commands need is imported when they run, so that `--help` stays quick.
-"""
+"""`orchestrator ops`: dashboards, rules and runbooks as files, and the dashboards as a page."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.shipped import SHIPPED, named
 from orchestrator.errors import ConfigError
-
-if TYPE_CHECKING:
-    from orchestrator.kernel.graph import Graph
-    from orchestrator.ops.rule import Profile
+from orchestrator.kernel.graph import Graph
+from orchestrator.ops.pack import dashboards, pack, write
+from orchestrator.ops.render import Prometheus, TimeWindow, page
+from orchestrator.ops.rule import Profile
+from orchestrator.telemetry.catalogue import table
 
 METRICS = """# Every metric
 
@@ -103,11 +104,6 @@ def render(
     rate: _Rate = "5m",
 ) -> None:
     """Draw every panel from a live Prometheus on one HTML page."""
-    import time
-
-    from orchestrator.ops.pack import dashboards
-    from orchestrator.ops.render import Prometheus, TimeWindow, page
-
     if minutes <= 0:
         raise ConfigError(f"--minutes is {minutes:g}; it says how far back to look and is more than 0")
     seconds = minutes * 60
@@ -127,10 +123,6 @@ def export_pack(
     folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str, labels: Sequence[str] = ()
 ) -> int:
     """Write the pack for these graphs and print the changed files."""
-    from orchestrator.cli.runs.phrase import many
-    from orchestrator.ops.pack import write
-    from orchestrator.ops.rule import Profile
-
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
     profile = Profile(runbooks=runbooks.rstrip("/"), labels=routing_labels(labels))
@@ -144,15 +136,10 @@ def export_pack(
 
 def whole(graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False) -> dict[str, str]:
     """Return path -> text of every file: the pack, and the table of its metrics."""
-    from orchestrator.ops.pack import pack
-    from orchestrator.telemetry.catalogue import table
-
     return {**pack(graphs, profile=profile, kubernetes=kubernetes), "metrics.md": METRICS + table()}
 
 
 def _graphs(names: Sequence[str]) -> list[Graph]:
-    from orchestrator.cli.shipped import SHIPPED, named
-
     graphs = [named(name) for name in names] if names else list(SHIPPED.values())
     doubles = {graph.name for graph in graphs if sum(other.name == graph.name for other in graphs) > 1}
     if doubles:

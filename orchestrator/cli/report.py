@@ -20,7 +20,7 @@ from orchestrator.cli.spread import spread_options
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_lines
 from orchestrator.kernel.record import Transition
-from orchestrator.telemetry.history import History, StateStats
+from orchestrator.telemetry.history import History
 
 _SHOWN = 10
 """Most gaps that are named individually."""
@@ -92,24 +92,21 @@ class LogReport:
 
     def read(self, file: Path) -> None:
         """Add a file. Raises OSError."""
-        for number, line in enumerate(read_lines(file), 1):
-            if line.strip():
-                self.lines += 1
-                self._take(line, f"{file}, line {number}")
-
-    def _take(self, text: bytes, where: str) -> None:
-        try:
-            line = json.loads(text)
-            known = line.get("msg") in ("fsm.transition", "run.completed")
-            if known and not self._added(line):
-                self.repeated += 1
-        except _NO_LINE:
-            self.unreadable += 1
-            self.first_unreadable = self.first_unreadable or where
-
-    def _added(self, line: Mapping[str, Any]) -> bool:
-        machine = self.machines.setdefault(str(line["machine"]), MachineReport())
-        return machine.moved(line) if line["msg"] == "fsm.transition" else machine.ended(line)
+        for number, text in enumerate(read_lines(file), 1):
+            if not text.strip():
+                continue
+            self.lines += 1
+            try:
+                line = json.loads(text)
+                kind = line.get("msg")
+                if kind not in ("fsm.transition", "run.completed"):
+                    continue
+                machine = self.machines.setdefault(str(line["machine"]), MachineReport())
+                added = machine.moved(line) if kind == "fsm.transition" else machine.ended(line)
+                self.repeated += not added
+            except _NO_LINE:
+                self.unreadable += 1
+                self.first_unreadable = self.first_unreadable or f"{file}, line {number}"
 
 
 @spread_options
@@ -119,7 +116,7 @@ def report_logs(
         typer.Argument(metavar="LOGFILE", help="JSON log lines, as TransitionLog or --log write them."),
     ],
     *,
-    json: given.Json = False,
+    as_json: given.Json = False,
 ) -> int:
     """Report where runs spent their time, from log lines.
 
@@ -130,14 +127,11 @@ def report_logs(
         log.read(file)
     if not any(machine.history.edges or machine.ends for machine in log.machines.values()):
         raise ConfigError(f"{', '.join(map(str, logfile))}: no line of a transition or of a run's end here")
-    if json:
-        say_json(_plain(log))
-    else:
-        _print(log)
-    return Exit.COMPLETED
-
-
-def _print(log: LogReport) -> None:
+    if as_json:
+        machines = {name: _plain(machine) for name, machine in log.machines.items()}
+        counts = {"lines": log.lines, "unreadable": log.unreadable, "repeated": log.repeated}
+        say_json({"machines": machines, **counts})
+        return Exit.COMPLETED
     for name, machine in log.machines.items():
         unfinished = len(machine.seen.keys() - machine.announced.keys())
         moves = sum(machine.history.edges.values())
@@ -154,38 +148,30 @@ def _print(log: LogReport) -> None:
         say(f"{log.repeated:,} lines stand twice and count once")
     if log.unreadable:
         say(f"{log.unreadable:,} of {log.lines:,} lines cannot be read; the first: {log.first_unreadable}")
+    return Exit.COMPLETED
 
 
-def _plain(log: LogReport) -> dict[str, Any]:
-    return {
-        "machines": {name: _plain_machine(machine) for name, machine in log.machines.items()},
-        "lines": log.lines,
-        "unreadable": log.unreadable,
-        "repeated": log.repeated,
-    }
-
-
-def _plain_machine(machine: MachineReport) -> dict[str, Any]:
+def _plain(machine: MachineReport) -> dict[str, Any]:
     history = machine.history
     whole = sum(stats.total for stats in history.states.values()) or 1.0
     edge = history.commonest
     names = ("from_state", "event", "to_state")
+    states = {
+        name: {
+            "visits": stats.visits,
+            "min_s": stats.shortest,
+            "mean_s": stats.mean,
+            "max_s": stats.longest,
+            "total_s": stats.total,
+            "share": stats.total / whole,
+        }
+        for name, stats in history.states.items()
+    }
     return {
-        "states": {name: _plain_state(stats, whole) for name, stats in history.states.items()},
+        "states": states,
         "bottleneck": history.bottleneck,
         "commonest_edge": edge and dict(zip(names, edge, strict=True), count=history.edges[edge]),
         "runs": [{"outcome": end[0], "reason": end[1], "count": n} for end, n in machine.ends.most_common()],
         "unfinished": sorted(machine.seen.keys() - machine.announced.keys()),
         "gaps": [{"run_id": run, "first": first, "last": last} for run, first, last in machine.gaps()],
-    }
-
-
-def _plain_state(stats: StateStats, whole: float) -> dict[str, Any]:
-    return {
-        "visits": stats.visits,
-        "min_s": stats.shortest,
-        "mean_s": stats.mean,
-        "max_s": stats.longest,
-        "total_s": stats.total,
-        "share": stats.total / whole,
     }

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.cli import option as given
-from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import engine_of, refuse_other
-from orchestrator.cli.runs.store import OpenStore
+from orchestrator.cli.runs.store import OpenStore, owned_elsewhere
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead

@@ -37,8 +37,8 @@ from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, say_more, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.question import TYPED, answer_typed
 from orchestrator.cli.runs.store import OpenStore, journal_file
-from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings

@@ -340,7 +340,8 @@ class ContextCodec(Generic[C]):
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
-        seen, changed = saved.seen, {}
+        seen: list[Any] = saved.seen
+        changed: dict[str, Any] = {}
         lasting = self._lasting_of(ctx)
         if lasting != saved.lasting:  # one comparison in C
             pairs = zip(self._lasting, lasting, saved.lasting, strict=True)

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.cli.look import MOST_READ, JournalWatch
+from orchestrator.cli.metrics import MOST_READ, JournalWatch
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import RunError
 from orchestrator.journal.sqlite import SqliteJournal

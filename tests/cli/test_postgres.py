@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.cli.look import JournalWatch
+from orchestrator.cli.metrics import JournalWatch
 from orchestrator.journal import opening
 from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres import PostgresJournal

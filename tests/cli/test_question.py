@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.runs.argument import COLUMNS, ROWS, CallView
+from orchestrator.cli.runs.question import COLUMNS, ROWS, CallView
 from tests.cli.conftest import Done
 from tests.cli.hostile import controls
 from tests.cli.recorded import Call, Tape, record

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.runs.path import MOST_LINES, drawn
 from orchestrator.cli.runs.phrase import roughly, seconds_in, size, span
 from orchestrator.cli.runs.question import expired
+from orchestrator.cli.runs.show import MOST_LINES, drawn
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import SHOWN, parted

@@ -23,7 +23,7 @@ SOURCES = ("orchestrator", "callbacks", "guards")
 
 ALLOWED: dict[str, str] = {
     "orchestrator/cli/runs/listing.py:_watch": "prints a listing again at each interval",
-    "orchestrator/cli/runs/events.py:_follow": "a poll: prints what is new, and the timeout is its interval",
+    "orchestrator/cli/runs/record.py:_follow": "a poll: prints what is new, and the timeout is its interval",
     "orchestrator/cli/metrics.py:_serve": "a poll: reads the journal, and the timeout is its interval",
     "orchestrator/console/feed.py:Feed._watch": "a poll: reads the version of the journal, also after a success",
     "orchestrator/engines/registration.py:Registration.listen": "a poll: looks for commands, also after a success",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, LLMError, MemoryJournal, Message, RetryPolicy, Runs, Runtime
-from orchestrator.cli.runs.position import position_of
+from orchestrator.cli.runs.store import position_of
 from orchestrator.console import console_app
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.outcome import Outcome

@@ -35,7 +35,9 @@ async def complete_once(run: Run[Any, Any], llm: LLM, model: str, request: Reque
     seconds = None
     if getattr(llm, "total_timeout", None) is None:
         seconds = run.call_seconds(run.deps.clock.monotonic())
-    with model_scope(run, model) or _NO_SCOPE:
+    services = run.control.services
+    watched = services is not None and services.around is not None
+    with (model_scope(run, model) if watched else None) or _NO_SCOPE:
         if seconds is None:
             return await host_call(llm.complete(request), "model", model)
         limit = TimeLimit()

@@ -13,7 +13,8 @@ from orchestrator.llm.run_event import (
     TextDelta,
     ToolArgumentsDelta,
 )
-from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
+from orchestrator_callbacks.llm_loop.call_scope import complete_once
+from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
 class DeltaStream:
@@ -53,7 +54,9 @@ class DeltaStream:
 
         self._speaks, self._began = True, self._run.deps.clock.monotonic()
         try:
-            return await ask_model(self._run, replace(request, on_delta=on_delta, on_piece=on_piece))
+            run = self._run
+            followed = replace(request, on_delta=on_delta, on_piece=on_piece)
+            return await complete_once(run, run.deps.llm, run.deps.model, followed)
         finally:
             self._speaks = False
 

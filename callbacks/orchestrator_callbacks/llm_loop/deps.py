@@ -26,7 +26,6 @@ from orchestrator.tools.sampling import Sampler
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
-from orchestrator_callbacks.llm_loop.call_scope import complete_once
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. Its result replaces its argument; None keeps the argument."""
@@ -163,11 +162,6 @@ class LoopDeps:
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
-
-
-def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
-    """Call the model once. If it ignores a cancellation, it is abandoned."""
-    return complete_once(run, run.deps.llm, run.deps.model, request)
 
 
 def open_account(

@@ -38,13 +38,14 @@ async def enter_await_llm(run: LoopRun) -> LoopEvent:
         if refusal is not None:
             run.ctx.verdict = refusal
             raise LimitReached(refusal)
-    if compaction.is_due(run.ctx):
+    if run.ctx.context.limit and compaction.is_due(run.ctx):
         await compaction.compact(run)
     response = await turn.ask(run, await turn.next_request(run))
     if "after_llm_response" in run.deps.points:
         response = await through(run, "after_llm_response", response)
     turn.take(run, response)
-    compaction.warn(run)
+    if run.ctx.context.limit:
+        compaction.warn(run)
     return LoopEvent.LLM_RESPONSE
 
 

@@ -27,8 +27,9 @@ from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, turn_accounting
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
+from orchestrator_callbacks.llm_loop.call_scope import complete_once
 from orchestrator_callbacks.llm_loop.delta import DeltaStream
-from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
+from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_callbacks.llm_loop.request_usage import charge_interrupted, lost, priced, uncountable
 from orchestrator_guards import retries
@@ -42,25 +43,19 @@ WRAP_UP = (
 def compose(run: LoopRun) -> Request:
     """Return the next request. Warnings, guidance and the wrap-up notice are part of it but not of the history."""
     ctx, deps = run.ctx, run.deps
+    notices: tuple[Message, ...] = tuple(guidance.guidance(ctx)) if ctx.limits.guidance else ()
+    if ctx.progress.warning:
+        notices += (Message("user", ctx.progress.warning),)
+    if ctx.wrapping_up and ctx.verdict is not None:
+        notices += (Message("user", WRAP_UP.format(limit=ctx.verdict.explain())),)
     return Request(
-        Transcript(ctx.messages, _notices(ctx)),
+        Transcript(ctx.messages, notices),
         deps.tools.offers,
         "none" if ctx.wrapping_up else "auto",
         deps.output.schema if deps.output else None,
         deps.params,
         route=Route(),
     )
-
-
-def _notices(ctx: LoopContext) -> tuple[Message, ...]:
-    notices: list[Message] = []
-    if ctx.limits.guidance:
-        notices += guidance.guidance(ctx)
-    if ctx.progress.warning:
-        notices.append(Message("user", ctx.progress.warning))
-    if ctx.wrapping_up and ctx.verdict is not None:
-        notices.append(Message("user", WRAP_UP.format(limit=ctx.verdict.explain())))
-    return tuple(notices)
 
 
 async def next_request(run: LoopRun) -> Request:
@@ -77,6 +72,8 @@ async def next_request(run: LoopRun) -> Request:
         request = compose(run)
         if "before_llm_request" in run.deps.points:
             request = await through(run, "before_llm_request", request)
+        if not ctx.limits.max_cost and run.deps.account is None:
+            return request
         refusal = request_usage.refusal(run, request)
         if refusal is None:
             return request
@@ -125,9 +122,9 @@ async def _tried(run: LoopRun, request: Request) -> Response:
 
     def tried(one: RetryAttempt) -> None:
         tries.append(one)
-        elapsed = route.in_flight(deps.clock.monotonic())
         if one.outcome != "ok":
             if one.kind == "timeout" and was_sent(one.error):
+                elapsed = route.in_flight(deps.clock.monotonic())
                 partial = len(getattr(one.error, "partial", ""))
                 charge_interrupted(run, elapsed, approximate_tokens(partial))
             _report_failure(run, one, deltas, route)
@@ -135,10 +132,15 @@ async def _tried(run: LoopRun, request: Request) -> Response:
 
     def complete(request: Request) -> Awaitable[Response]:
         route.since, route.waiting = deps.clock.monotonic(), False
-        return ask_model(run, request) if deltas is None else deltas.complete(request)
+        return (
+            complete_once(run, run.deps.llm, run.deps.model, request)
+            if deltas is None
+            else deltas.complete(request)
+        )
 
-    policy = _policy(ctx, deps.retry)
-    request = _routed(request, route)
+    policy = _with_retries_left(ctx, deps.retry) if ctx.limits.max_retries else deps.retry
+    if request.route is not route:  # a request of a host's hook has no route
+        request = replace(request, route=route)
     started = deps.clock.monotonic()
     try:
         response: object = await policy.call(complete, request, on_attempt=tried, clock=deps.clock)
@@ -176,35 +178,12 @@ def was_sent(error: Exception | None) -> bool:
     return getattr(error, "status", None) is None and getattr(error, "sent", True)
 
 
-def _routed(request: Request, route: Route) -> Request:
-    """Return the request with a route; a request of a host's hook has none."""
-    return request if request.route is route else replace(request, route=route)
-
-
-def malformed(response: object) -> str | None:
+def malformed(response: object) -> str | None:  # noqa: PLR0911 - a return for each fault
     """Return the fault in a model's result, so that the error names the model's adapter; None if it is valid."""
     if not isinstance(response, Response):
         return f"a {type(response).__name__}, not a Response"
     usage: object = response.usage
     calls: object = response.tool_calls
-    if (fault := _unreadable(response) or uncountable(usage)) is not None:
-        return fault
-    if not isinstance(calls, tuple):
-        return "tool_calls that are not a tuple of ToolCall"
-    for call in calls:
-        if not isinstance(call, ToolCall):
-            return "tool_calls that are not a tuple of ToolCall"
-        if not _is_text(call):
-            return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
-    return None
-
-
-def _is_text(call: Any) -> bool:
-    return isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)
-
-
-def _unreadable(response: Response) -> str | None:
-    """Return the fault in the texts of a response, or None."""
     content: object = response.content
     refusal: object = response.refusal
     if not isinstance(content, _CONTENT):
@@ -213,16 +192,24 @@ def _unreadable(response: Response) -> str | None:
         return "content whose parts are not all mappings, as OpenAI's are"
     if refusal is not None and not isinstance(refusal, str):
         return f"a refusal of type {type(refusal).__name__}; it must be text or None"
+    if (fault := uncountable(usage)) is not None:
+        return fault
+    if not isinstance(calls, tuple):
+        return "tool_calls that are not a tuple of ToolCall"
+    for call in calls:
+        if not isinstance(call, ToolCall):
+            return "tool_calls that are not a tuple of ToolCall"
+        texts: tuple[object, ...] = call.id, call.name, call.arguments
+        if not (isinstance(texts[0], str) and isinstance(texts[1], str) and isinstance(texts[2], str)):
+            return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
     return None
 
 
 _CONTENT = (str, list, type(None))
 
 
-def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
+def _with_retries_left(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
     """Return the policy with at most the retries that the run's own budget has left."""
-    if not ctx.limits.max_retries:
-        return policy
     left = max(0, ctx.limits.max_retries - ctx.spent.retries)
     return replace(policy, attempts=min(policy.attempts, left + 1))
 
@@ -248,7 +235,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     error: Exception | None = None,
 ) -> None:
     """Record and publish one attempt. `wait` is the seconds until the next one."""
-    model, queued = route.take()
+    model, queued = route.model, route.queued
+    route.model = route.queued = None  # for the next one
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
     run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
@@ -295,14 +283,19 @@ def take(run: LoopRun, response: Response) -> None:
     Raises LimitReached for an answer of unknown cost if a limit bounds the cost.
     """
     ctx = run.ctx
-    usage = priced(run, response)
-    if response.usage is None:
+    known = response.usage
+    usage = known if known is not None and run.deps.price is None else priced(run, response)
+    if known is None:
         response = replace(response, usage=usage)  # as in the journal: a restored run has the estimate, too
     ctx.response, ctx.results = response, []
     ctx.iteration += 1
-    _count(ctx, usage)
-    if ctx.spent.below is not None:
-        ctx.spent.below.before = ctx.spent.below.usage
+    spent = ctx.spent
+    spent.usage = spent.usage + usage
+    spent.largest_answer = max(spent.largest_answer, usage.output_tokens)
+    if usage.cost_micros is not None and usage.cost_micros > spent.largest_cost:
+        spent.largest_cost = usage.cost_micros
+    if spent.below is not None:
+        spent.below.before = spent.below.usage
     ctx.context.tokens = usage.input_tokens + usage.output_tokens
     ctx.progress.warning = ""
     ctx.messages.append(response.message())
@@ -312,22 +305,18 @@ def take(run: LoopRun, response: Response) -> None:
         "usage": usage.short(),
         "finish_reason": response.finish_reason,
     }
-    if ctx.spent.retries:
-        answered["retries"] = ctx.spent.retries
+    if spent.retries:
+        answered["retries"] = spent.retries
     if usage.estimated_input_tokens or not (usage.input_tokens or usage.output_tokens):
         answered["unreported"] = True  # the usage is an estimate; of a custom model that reports 0, no token
     if (attempts := run.take_attempts()) is not None:
         answered["attempts"] = attempts
     run.note("answer", answered)
-    if usage.cost_micros is None and (refusal := request_usage.unpriced(run, response)) is not None:
-        ctx.verdict = refusal
-        record_guards(run, (refusal,))
-        raise LimitReached(refusal)
-
-
-def _count(ctx: LoopContext, usage: Usage) -> None:
-    spent = ctx.spent
-    spent.usage = spent.usage + usage
-    spent.largest_answer = max(spent.largest_answer, usage.output_tokens)
-    if usage.cost_micros is not None and usage.cost_micros > spent.largest_cost:
-        spent.largest_cost = usage.cost_micros
+    if usage.cost_micros is None and (
+        run.deps.price is not None or ctx.limits.max_cost or run.deps.account is not None
+    ):  # otherwise no limit counts the cost, and none was to be known
+        refusal = request_usage.unpriced(run, response)
+        if refusal is not None:
+            ctx.verdict = refusal
+            record_guards(run, (refusal,))
+            raise LimitReached(refusal)

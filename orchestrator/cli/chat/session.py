@@ -17,8 +17,8 @@ from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import complain, json_text, say, shown
 from orchestrator.cli.run import TextPrinter, new_id, note_of
 from orchestrator.cli.runs import question
+from orchestrator.cli.runs.question import TYPED, answer_typed
 from orchestrator.cli.runs.store import OpenStore
-from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
 from orchestrator.errors import JournalError, OrchestratorError
 from orchestrator.events import QuestionAnswered, QuestionAsked, RunEvent, RunSuspended
 from orchestrator.machines.question import Question

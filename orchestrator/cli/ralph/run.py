@@ -28,10 +28,8 @@ from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.answer import AnswerSource, read_answers
 from orchestrator.cli.ralph.session import RunOrSession, counted, rows, run_named, settled, task_json
 from orchestrator.cli.run import RunView, error_json, logging_to, transition_json
-from orchestrator.cli.runs.agent_calls import call_json, usage_phrase
-from orchestrator.cli.runs.phrase import table, words
-from orchestrator.cli.runs.position import owned_elsewhere
-from orchestrator.cli.runs.store import at_journal, journal_file
+from orchestrator.cli.runs.phrase import call_json, table, usage_phrase, words
+from orchestrator.cli.runs.store import at_journal, journal_file, owned_elsewhere
 from orchestrator.cli.screen import RunTally, Screen
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_run

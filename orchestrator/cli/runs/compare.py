@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, span, table
 from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.cli.runs_option import CompareOptions
+from orchestrator.cli.spread import spread
 from orchestrator.runtime.runs.result import ComparedRun, RecordedTransition, RunPair
 
 Cells = tuple[str, str, str]
 
 
-def compare_recorded_runs(options: CompareOptions) -> int:
-    """Print two runs side by side."""
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(given.JournalOptions):
+    """The command line of `runs compare`."""
+
+    first: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.")]
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="Another run, perhaps a fork of the first.")]
+    content: given.WithContent = False
+
+
+@spread
+def compare(options: CompareOptions) -> int:
+    """Show two runs, or a run and its fork, side by side.
+
+    The first transition that differs, outcome, tokens, cost, time in each state, calls of tools, and whether the
+    outputs are equal; --content prints them.
+    """
 
     async def work(store: OpenStore) -> RunPair:
         first, second = await store.run(options.first), await store.run(options.second)

@@ -1,4 +1,4 @@
-"""`orchestrator runs list`: the recorded runs, in a chosen order.
+"""`orchestrator runs list`: the recorded runs that meet conditions, in a chosen order.
 
 The journal's index of run heads has every column, so no record is read: a listing of thousands of runs takes a moment.
 Damage to the records of a run is reported by `runs show` and `doctor`.
@@ -10,26 +10,90 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import reader_is_gone, say, say_json, shown
-from orchestrator.cli.runs.phrase import moment, roughly, table
-from orchestrator.cli.runs.position import head_reason
-from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
-from orchestrator.cli.runs_group import ListOptions
+from orchestrator.cli.runs.phrase import moment, roughly, seconds_in, table
+from orchestrator.cli.runs.store import OpenStore, at_journal, head_json, head_reason
+from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.listing import read_page
+from orchestrator.runtime.runs.listing import RunFilter, read_page
 from orchestrator_guards.money import in_currency
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterOptions:
+    """Conditions on runs; a run must meet each."""
+
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this agent.")] = None
+    graph: Annotated[
+        str | None, typer.Option("--graph", "--machine", metavar="NAME", help="Runs of this machine.")
+    ] = None
+    status: Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")] = None
+    state: Annotated[str | None, typer.Option(metavar="STATE", help="Runs in this state.")] = None
+    outcome: Annotated[str | None, typer.Option(metavar="NAME", help="Runs that ended so.")] = None
+    reason: Annotated[str | None, typer.Option(metavar="NAME", help="Why they ended or parked.")] = None
+    tags: Annotated[
+        tuple[str, ...], typer.Option("--tag", metavar="NAME=VALUE", help="Runs with this tag; repeatable.")
+    ] = ()
+    waiting: Annotated[bool, typer.Option("--waiting", help="Runs that wait for a person.")] = False
+    waiting_for: Annotated[
+        str | None, typer.Option(metavar="TOOL", help="Runs that wait for a call of this tool.")
+    ] = None
+    older_than: given.OlderThan = None
+
+    @property
+    def conditions(self) -> RunFilter:
+        """The conditions for the library. Raises ConfigError for a text that is no tag or no duration."""
+        tags: dict[str, str] = {}
+        for text in self.tags:
+            name, equals, value = text.partition("=")
+            if not equals or not name:
+                raise ConfigError(f"tag {text!r} is not of the form NAME=VALUE")
+            tags[name] = value
+        return {
+            "agent": self.agent,
+            "machine": self.graph,
+            "status": self.status,
+            "state": self.state,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "tag": tags or None,
+            "waiting": self.waiting_for or (True if self.waiting else None),
+            "older_than": None if self.older_than is None else time.time() - seconds_in(self.older_than),
+        }
+
 
 WATCH = 2.0
 """Seconds between two listings of --watch."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(FilterOptions, given.JournalOptions):
+    """The command line of `runs list`."""
+
+    sort: Annotated[
+        Literal["newest", "age", "updated", "time-in-state", "tokens", "cost"],
+        typer.Option(help="Order: newest first, or the greatest age, time in state, tokens or cost first."),
+    ] = "newest"
+    limit: Annotated[int, typer.Option(metavar="N", help="How many; 0 is all.")] = 20
+    after: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Continue after this run in the same order.")
+    ] = None
+    watch: Annotated[bool, typer.Option("--watch", help="Print the list every 2 s until Ctrl-C.")] = False
+    all: Annotated[bool, typer.Option("--all", help="Also the runs that represent engines.")] = False
+
+
+@spread
 def list_runs(options: ListOptions) -> int:
-    """Print the selected runs. Raises ConfigError, after the readable runs, for the unreadable ones."""
+    """List runs; --json prints one object a line."""
     if options.limit < 0:
         raise ConfigError(f"limit is {options.limit}; it must be 0 (all) or more")
     if options.watch and options.json:
@@ -40,8 +104,8 @@ def list_runs(options: ListOptions) -> int:
     async def work(store: OpenStore) -> str:
         return await (_watch(store, options) if options.watch else _list_once(store, options))
 
-    problem = at_journal(options.journal, work, only_reads=True)
-    if problem:
+    # After the readable runs, the unreadable ones are an error.
+    if problem := at_journal(options.journal, work, only_reads=True):
         raise ConfigError(f"{problem} (`orchestrator doctor` lists everything that is wrong)")
     return Exit.COMPLETED
 
@@ -58,7 +122,7 @@ async def _list_once(store: OpenStore, options: ListOptions) -> str:
     )
     if options.json:
         for head in page.runs:
-            say_json(_plain(head))
+            say_json({**head_json(head), "outcome": head.outcome or None, "state": head.state or None})
     else:
         known = bool(page.runs) or bool((await read_page(store.journal, limit=1, engines=True)).runs)
         _print(store, options, page.runs, known=known, more=page.more)
@@ -128,7 +192,3 @@ EXTRA: Mapping[str, tuple[Column, ...]] = {
 }
 """Order -> the column with the number that decides it."""
 RIGHT = ("age", "updated", "in state", "tokens", "cost")
-
-
-def _plain(head: RunHead) -> dict[str, Any]:
-    return {**head_json(head), "outcome": head.outcome or None, "state": head.state or None}

@@ -1,20 +1,131 @@
-"""The questions of a run: in words, as data, and the commands that answer it."""
+"""The questions of a run: the call in words and as data, the commands that answer it, and an answer that is typed.
+
+A call is shown with one argument on each line, every character visible. The lines show the recorded JSON, without a
+conversion by a parser: numbers keep their digits, and a name that occurs twice has two lines.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.cli.output import shown
-from orchestrator.cli.runs.argument import CallView
+from orchestrator.cli import keyboard
+from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.store import OpenStore
+from orchestrator.errors import AnswerRefused, RunError
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.question import Question
-from orchestrator.tools.input_form import FormField, form_fields
-from orchestrator.tools.input_request import InputRequest, request_of
+from orchestrator.telemetry.escape import escape
+from orchestrator.tools.input_form import MISSING, FormField, field_value, form_fields
+from orchestrator.tools.input_request import request_of
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.llm_loop.agent import Agent
+
+COLUMNS = 72
+"""Width of a row: 80 columns without the indentation."""
+ROWS = 12
+"""Rows for all arguments: 24 lines without heading, digest and answers."""
+VALUE_ROWS = 3
+"""Most rows for one of them."""
+LONGEST_TOOL = 72
+"""Most characters of a tool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A call as lines. The same call has the same view in every command, so `hidden` is always the same."""
+
+    tool: str
+    lines: tuple[str, ...]
+    hidden: int = 0
+    """Characters of tool and arguments that are left out."""
+
+    @classmethod
+    def complete(cls, tool: str, arguments: str) -> CallView:
+        """Return the whole call."""
+        return cls(escape(tool, keep=""), tuple(_lines(arguments)))
+
+    @classmethod
+    def screen(cls, tool: str, arguments: str) -> CallView:
+        """Return the part of the call that a screen of 80 columns and 24 lines shows."""
+        whole = cls.complete(tool, arguments)
+        lines: list[str] = []
+        left, omitted = ROWS, 0
+        hidden = max(len(whole.tool) - LONGEST_TOOL, 0)
+        for line in whole.lines:
+            part = _fitting(line, min(VALUE_ROWS, left))
+            left -= _rows(part)
+            more = len(line) - len(part)
+            hidden += more
+            omitted += not part
+            if part:
+                lines.append(f"{part}… ({more:,} more characters)" if more else part)
+        if omitted:
+            lines.append(f"… ({omitted:,} more arguments)")
+        return cls(whole.tool[:LONGEST_TOOL], tuple(lines), hidden)
+
+
+class _Number(str):
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    __slots__ = ()
+
+
+def _lines(arguments: str) -> Iterator[str]:
+    if not arguments.strip():
+        return
+    try:
+        found = json.loads(
+            arguments,
+            object_pairs_hook=_Object,
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=_Number,
+        )
+        texts = [(name, _json(value)) for name, value in found] if isinstance(found, _Object) else None
+    except (ValueError, RecursionError):
+        texts = None
+    for name, text in [("arguments", _json(arguments))] if texts is None else texts:
+        yield escape(f"{name if name.isidentifier() else _json(name)} = {text}", keep="")
+
+
+def _json(value: Any) -> str:
+    match value:
+        case _Number():
+            return str(value)
+        case _Object():
+            return f"{{{', '.join(f'{_json(name)}: {_json(one)}' for name, one in value)}}}"
+        case list():
+            return f"[{', '.join(map(_json, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _fitting(line: str, rows: int) -> str:
+    """Return the part of a line that fits into so many rows."""
+    left = rows * COLUMNS
+    for index, one in enumerate(line):
+        left -= _width(one)
+        if left < 0:
+            return line[:index]
+    return line
+
+
+def _rows(line: str) -> int:
+    return -(-sum(map(_width, line)) // COLUMNS)
+
+
+def _width(one: str) -> int:
+    return 2 if unicodedata.east_asian_width(one) in "WF" else 1
+
 
 DIGITS = 12
 """Characters of a digest in printed commands; at least as many as --digest requires."""
@@ -177,19 +288,16 @@ def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> I
     if question.effect:
         yield f"      effect     {shown(question.effect, _LONGEST, keep='')}"
     if question.input is not None:
-        yield from _form(request_of(question.input), full=full)
+        request = request_of(question.input)
+        message = shown(request.message, sys.maxsize if full else _MESSAGE, keep="")
+        yield f"      asks       {message}"
+        if request.url:
+            yield f"      address    {shown(request.url, _MESSAGE, keep='')}"
+            yield "                 (open it only if you trust it; it is never opened for you)"
+        for one in form_fields(request.schema or {}):
+            yield f"      field      {field_phrase(one)}"
     if not view.hidden:
         yield f"      digest     {question.digest}"
-
-
-def _form(request: InputRequest, *, full: bool) -> Iterator[str]:
-    """Return the lines of a request for input, every character visible."""
-    yield f"      asks       {shown(request.message, sys.maxsize if full else _MESSAGE, keep='')}"
-    if request.url:
-        yield f"      address    {shown(request.url, _MESSAGE, keep='')}"
-        yield "                 (open it only if you trust it; it is never opened for you)"
-    for one in form_fields(request.schema or {}):
-        yield f"      field      {field_phrase(one)}"
 
 
 def field_phrase(field: FormField) -> str:
@@ -218,3 +326,125 @@ def as_json(store: OpenStore, run_id: str, question: Question, now: float) -> di
         "input": None if question.input is None else request_of(question.input).record(),
         "commands": [command for command, _ in answers(store, run_id, question, full=True)],
     }
+
+
+# ---- an answer that is typed at the terminal, unless another process answers first ----
+
+TYPED = frozenset(("approval", "input"))
+"""Reasons of the questions that are asked at the terminal."""
+DECLINE = "/decline"
+
+_NO = {"n": False, "no": False}
+_ANSWERS = {"y": True, "yes": True, **_NO}
+_WHY = "at the terminal"
+
+
+class TypedAnswer(NamedTuple):
+    """An answer of a person; `values` are those of a form."""
+
+    accepted: bool
+    values: Mapping[str, Any] | None = None
+
+
+class NothingTyped(Exception):
+    """The terminal is closed, or another process has answered."""
+
+
+async def answer_typed(
+    agent: Agent, store: OpenStore, run_id: str, asked: Question, elsewhere: asyncio.Event
+) -> bool:
+    """Read the answer to a question and give it to the run; return whether the question needs no person any more.
+
+    An answer that does not fit the form is asked for again. `elsewhere` is set when another process has answered.
+    """
+    from orchestrator.cli.load import actor_name  # it imports the settings, which `runs show` does without
+
+    while True:
+        try:
+            said = await _typed(store, run_id, asked, elsewhere)
+        except NothingTyped:
+            return elsewhere.is_set()
+        try:
+            about: dict[str, Any] = {"digest": asked.digest, "by": actor_name(None), "why": _WHY}
+            if said.values is not None:
+                await agent.respond(run_id, json.dumps(said.values), asked.key, **about)
+            else:
+                await (agent.approve if said.accepted else agent.reject)(run_id, asked.key, **about)
+        except RunError as refused:
+            # Another answer was earlier, the question has expired, or the form refuses it.
+            complain(str(refused))
+            if isinstance(refused, AnswerRefused) and refused.kind == "input":
+                continue
+        return True
+
+
+async def _typed(store: OpenStore, run_id: str, asked: Question, elsewhere: asyncio.Event) -> TypedAnswer:
+    """Return the typed answer. Raises NothingTyped."""
+    tool = shown(asked.tool, LONGEST_TOOL, keep="")
+    request = None if asked.input is None else request_of(asked.input)
+    if request is None:
+        return TypedAnswer(await _yes(store, run_id, asked, f"run {tool}?", elsewhere))
+    if request.schema is None:
+        asks = f"open the address yourself; continue {tool}?" if request.url else f"continue {tool}?"
+        return TypedAnswer(await _yes(store, run_id, asked, asks, elsewhere))
+    if hidden(asked) and not await _yes(store, run_id, asked, f"give input to {tool}?", elsewhere):
+        return TypedAnswer(accepted=False)
+    say(
+        f"input for {tool}: a value for each field; an empty line takes the default or leaves the field out, {DECLINE} "
+        "declines, Ctrl-C leaves the run parked; or answer from another terminal"
+    )
+    return await _typed_form(request.schema, form_fields(request.schema), elsewhere)
+
+
+async def _yes(store: OpenStore, run_id: str, asked: Question, asks: str, elsewhere: asyncio.Event) -> bool:
+    """Return whether yes or no was typed. Raises NothingTyped.
+
+    Yes is `y`, or the full digest if the screen does not show the whole call.
+    """
+    answers = _ANSWERS
+    means = "type y or n"
+    if hidden(asked):
+        answers = _NO | ({asked.digest.lower(): True} if asked.digest else {})
+        means = f"type n, or the full digest that `{complete(store, run_id)}` prints"
+    while True:
+        say(f"{asks} {means}, or answer from another terminal:")
+        said = (await _line(elsewhere)).lower()
+        if said in answers:
+            return answers[said]
+
+
+async def _typed_form(
+    schema: Mapping[str, Any], fields: Iterable[FormField], elsewhere: asyncio.Event
+) -> TypedAnswer:
+    """Return the values of a form, one field after the other. Raises NothingTyped."""
+    values: dict[str, Any] = {}
+    for one in fields:
+        while True:
+            say(f"{field_phrase(one)}:")
+            text = await _line(elsewhere)
+            if text == DECLINE:
+                return TypedAnswer(accepted=False)
+            try:
+                value = field_value(schema, one.name, text)
+            except ValueError as fault:
+                say(f"  this does not fit: {shown(str(fault), 500, keep='')}")
+                continue
+            if value is not MISSING:
+                values[one.name] = value
+            break
+    return TypedAnswer(accepted=True, values=values)
+
+
+async def _line(elsewhere: asyncio.Event) -> str:
+    """Return the next line that is typed. Raises NothingTyped."""
+    typing = asyncio.ensure_future(keyboard.line())
+    answered = asyncio.ensure_future(elsewhere.wait())
+    try:
+        await asyncio.wait((typing, answered), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        typing.cancel()
+        answered.cancel()
+    said = None if typing.cancelled() or not typing.done() else typing.result()
+    if said is None:
+        raise NothingTyped
+    return said

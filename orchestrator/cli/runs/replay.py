@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import imported_module
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.cli.runs_option import RunsReplayOptions
+from orchestrator.cli.spread import spread
 from orchestrator.runtime.run_replay.replay import (
-    ReplayDifference,
-    ReplayStep,
     RunReplay,
     flat_context,
     replay_run,
@@ -23,8 +25,29 @@ from orchestrator.runtime.run_replay.replay import (
 _LONGEST = 200
 
 
-def replay_recorded_run(options: RunsReplayOptions) -> int:
-    """Replay a run and print each transition; the exit code is 1 if one differs."""
+@dataclass(frozen=True, kw_only=True)
+class RunsReplayOptions(given.JournalOptions):
+    """The command line of `runs replay`."""
+
+    run: given.RunId
+    until: Annotated[int | None, typer.Option(metavar="SEQ", help="Up to this record. Default: all.")] = None
+    hooks: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="MODULE", help="Hooks of yours, as the agent has them; repeatable."),
+    ] = ()
+    step: Annotated[
+        bool, typer.Option("--step", help="On a terminal: wait for Enter after each transition; q stops.")
+    ] = False
+    content: given.WithContent = False
+
+
+@spread
+def replay(options: RunsReplayOptions) -> int:
+    """Execute a run again on its recorded answers and results.
+
+    No model is called and no tool runs. Each transition is printed with the parts of the context that it changed. If
+    a transition is not the recorded one, both contexts are compared, and the exit code is 1.
+    """
     hooks = [imported_module(name, "hooks") for name in options.hooks]
 
     async def work(store: OpenStore) -> RunReplay:
@@ -59,21 +82,16 @@ def _print_steps(found: RunReplay, options: RunsReplayOptions) -> None:
         if options.step and not _goes_on():
             return
     if found.difference is not None:
-        _print_difference(found.difference, content=options.content)
+        say(str(found.difference))
+        for name, values in found.difference.fields.items():
+            ours, theirs = (_value(value, content=options.content) for value in values)
+            say(f"         {name}: recorded {ours}, replayed {theirs}")
     elif found.outside is not None:
         say(
             f"the comparison ends before record {found.outside.record}: {found.outside.outside} came from outside"
         )
     else:
         say(f"{many(len(found.steps), 'transition')}, all as recorded")
-
-
-def _print_difference(difference: ReplayDifference, *, content: bool) -> None:
-    say(str(difference))
-    for name, (ours, theirs) in difference.fields.items():
-        say(
-            f"         {name}: recorded {_value(ours, content=content)}, replayed {_value(theirs, content=content)}"
-        )
 
 
 def _goes_on() -> bool:
@@ -97,7 +115,19 @@ def _value(value: object, *, content: bool) -> str:
 
 def _print_json(found: RunReplay, *, content: bool) -> None:
     for one in found.steps:
-        say_json(_step_json(one, content=content))
+        step = one.step
+        context = flat_context(one.context).items()
+        say_json(
+            {
+                "transition": one.number,
+                "record": step.record,
+                "event": step.event,
+                "source": step.source,
+                "dest": step.dest,
+                "t": step.t,
+                "context": {name: _plain(value, content=content) for name, value in context},
+            }
+        )
     difference = found.difference
     say_json(
         {
@@ -116,21 +146,6 @@ def _print_json(found: RunReplay, *, content: bool) -> None:
             },
         }
     )
-
-
-def _step_json(one: ReplayStep, *, content: bool) -> dict[str, Any]:
-    step = one.step
-    return {
-        "transition": one.number,
-        "record": step.record,
-        "event": step.event,
-        "source": step.source,
-        "dest": step.dest,
-        "t": step.t,
-        "context": {
-            name: _plain(value, content=content) for name, value in flat_context(one.context).items()
-        },
-    }
 
 
 def _plain(value: Any, *, content: bool) -> Any:

@@ -3,6 +3,7 @@
 The owner of the run carries it out at once; without an owner, an engine or the next `runs resume` does.
 A request that the records contradict is refused here with a message; the run checks again when it
 takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.service.answer`).
+Without a run, a cancel or a pause goes to each open run that meets the conditions.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.load import known_actor
-from orchestrator.cli.option import DisplayOptions
+from orchestrator.cli.load import decoded_text, known_actor
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.listing import FilterOptions
 from orchestrator.cli.runs.phrase import many, moment, span
-from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.question import answer_fault, expired
 from orchestrator.cli.runs.run_service import engine_of, lets_go_on, named, refuse_approval, resumption
-from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal, holder, position_of
+from orchestrator.cli.spread import spread
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
@@ -101,7 +103,72 @@ class RunPosition:
         return f"{story.state or 'its first state'}{since}{doing}"
 
 
-def post_resume(run_id: str, by: str | None, options: DisplayOptions) -> int:
+@spread
+def approve(
+    run: given.RunId,
+    *,
+    which: given.CallOptions,
+    arguments: given.Arguments = None,
+    asking: given.RequestOrigin,
+) -> int:
+    """Approve a call, perhaps with other arguments."""
+    return _post("approve", run, asking, **vars(which), arguments=arguments)
+
+
+@spread
+def reject(
+    run: given.RunId, *, end: given.End = False, which: given.CallOptions, asking: given.RequestOrigin
+) -> int:
+    """Reject a call: the model reads the reason. With --end, end the run."""
+    return _post("reject", run, asking, **vars(which), end=end)
+
+
+@spread
+def respond(
+    run: given.RunId, text: given.Content, *, which: given.CallOptions, asking: given.RequestOrigin
+) -> int:
+    """Give the result of a call yourself; the tool does not run."""
+    return _post("respond", run, asking, **vars(which), content=decoded_text(text, "the result"))
+
+
+@spread
+def cancel(
+    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+) -> int:
+    """Ask a run to stop, and wait up to 2 s for it; or several runs.
+
+    If it has not stopped by then, the command names its current operation. Without RUN: the open and parked runs that
+    meet every condition given; without --yes they are only listed.
+    """
+    return _to_one_or_several("cancel", run, several, asking, yes=yes)
+
+
+@spread
+def pause(
+    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+) -> int:
+    """Ask a run to park; `runs resume` continues it. Or several runs.
+
+    Without RUN: the open and parked runs that meet every condition given; without --yes they are only listed.
+    """
+    return _to_one_or_several("pause", run, several, asking, yes=yes)
+
+
+def _to_one_or_several(
+    kind: str, run: str | None, several: FilterOptions, asking: given.RequestOrigin, *, yes: bool
+) -> int:
+    if run is None:
+        return post_to_several(kind, several, asking, yes=yes)
+    if any(value is not None for value in several.conditions.values()):
+        raise ConfigError("give the id of a run, or conditions on runs, not both")
+    return _post(kind, run, asking)
+
+
+def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> int:
+    return post(RequestOptions(kind=kind, run=run, **answer, **vars(asking)))
+
+
+def post_resume(run_id: str, by: str | None, options: given.DisplayOptions) -> int:
     """Post the request to resume a run for the process that owns it. Raises ConfigError as `post`."""
     return post(
         RequestOptions(kind="resume", run=run_id, by=by, why=None, json=options.json, journal=options.journal)
@@ -271,3 +338,59 @@ def _effect_of(found: RunPosition, kind: str) -> str:
     if found.head.owner is not None:
         return "by owner"
     return "by engine" if found.engine is not None and lets_go_on(kind, found.story) else "at resume"
+
+
+def post_to_several(kind: str, several: FilterOptions, asking: given.RequestOrigin, *, yes: bool) -> int:
+    """Post a request to each run that meets the conditions; without `yes` only print the runs. Raises ConfigError."""
+    by = known_actor(asking.by, "decides")
+
+    async def work(store: OpenStore) -> int:
+        done = await poster(store.runs, kind)(
+            by=by, why=asking.why or "", preview=not yes, **several.conditions
+        )
+        left = [
+            one.run.run_id
+            for one in done
+            if kind == "cancel"
+            and one.posted is not None
+            and (await RunPosition.of(store, one.run.run_id)).left
+        ]
+        for one in done:
+            if asking.json:
+                say_json(_several_json(one, left))
+            else:
+                say(_several_line(kind, one))
+        if not asking.json:
+            if not yes:
+                what = f"{many(len(done), 'run')} would receive a {kind}"
+                say(f"{what}; --yes posts it" if done else "no open or parked run fits")
+            elif not done:
+                say("no open or parked run fits: nothing was posted")
+            if left:
+                gone = ", ".join(map(shown, left))
+                say(f"not cancelled, because their owner is gone, until they are resumed: {gone}")
+        return Exit.FAILED if left or any(one.refused for one in done) else Exit.COMPLETED
+
+    return at_journal(asking.journal, work)
+
+
+def _several_line(kind: str, one: RunRequest) -> str:
+    run_id = shown(one.run.run_id)
+    if one.refused:
+        return f"refused: {shown(one.refused, 300)}"
+    if one.posted is not None:
+        return f"{'was posted before, not again' if one.repeated else 'posted'}: {kind} for run {run_id}"
+    agent = f", agent {shown(one.run.agent)}" if one.run.agent else ""
+    return f"  {run_id}  {one.run.status}{agent}, {shown(one.run.state) or 'not started'}"
+
+
+def _several_json(one: RunRequest, left: list[str]) -> dict[str, Any]:
+    return {
+        "run_id": one.run.run_id,
+        "status": one.run.status,
+        "agent": one.run.agent,
+        "request": None if one.posted is None else one.posted.id,
+        "repeated": one.repeated,
+        "refused": one.refused,
+        "owner_gone": one.run.run_id in left,
+    }

@@ -1,33 +1,36 @@
-"""`orchestrator runs resume`: resume a run; without one, list the resume plan of each open run."""
+"""`orchestrator runs resume` and `fork`: continue a run, or begin a new one from its conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, LoadedParts, ModelChoice, Replacement, named, rebuilt
 from orchestrator.cli.load import actor_name, limits_from
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.run import ViewOptions, conducted, print_result
-from orchestrator.cli.runs.phrase import moment
-from orchestrator.cli.runs.position import owned_elsewhere, position_of
+from orchestrator.cli.run import ViewOptions, conducted, new_id, print_result
+from orchestrator.cli.runs.phrase import many, moment
 from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import refuse_other
-from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
-from orchestrator.cli.runs_group import RunsResumeOptions
+from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file, owned_elsewhere, position_of
+from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import Record, RunHead
+from orchestrator.llm.message import Message, Response
 from orchestrator.llm.message import Request as ModelRequest
-from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.codec import loop_codec, repeated_work
+from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, repeated_work
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.option import SHARED, stored_data
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
 
@@ -41,8 +44,35 @@ class StoredRunToResume:
     """The command that shows it."""
 
 
-def resume_run(options: RunsResumeOptions) -> int:
-    """Resume a run and return the exit code of its outcome. Raises ConfigError if that is not possible here."""
+@dataclass(frozen=True, kw_only=True)
+class RunsResumeOptions(given.ReplacementOptions, given.DisplayOptions):
+    """The command line of `runs resume`."""
+
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run id, or at least its first 4 characters. Without it: list the open runs.",
+            show_default=False,
+        ),
+    ] = None
+    by: given.By = None
+    from_agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Transfer the run from the agent of this name, which a program has.",
+            show_default=False,
+        ),
+    ] = None
+
+
+@spread
+def resume(options: RunsResumeOptions) -> int:
+    """Resume a run as it was started; without RUN, list open runs.
+
+    The list says what would happen to each of them.
+    """
     if options.run is None:
         return list_open(options.journal, json=options.json)
     name = options.run
@@ -55,17 +85,23 @@ def resume_run(options: RunsResumeOptions) -> int:
 
     found = at_journal(options.journal, work)
     if isinstance(found, Result):
-        return _print_ended(found, json=options.json)
+        if not options.json:
+            say(f"run {shown(found.run_id)} has ended:")
+        usage = f"{found.usage.input_tokens:,} tokens in, {found.usage.output_tokens:,} out"
+        print_result(found, None if options.json else usage)
+        return EXIT_CODES[found.outcome]
     if found.head.owner is not None:
-        return _refuse_owned(options, found)
-    return _go_on(options, found)
-
-
-def _go_on(options: RunsResumeOptions, found: StoredRunToResume) -> int:
+        head = found.head
+        paused = head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None
+        if paused and options.instead == Replacement() and not options.limits:
+            return post_resume(head.run_id, options.by, options)  # its owner resumes it
+        raise owned_elsewhere(head, found.show)
     run_id, owner = found.head.run_id, _owner(options, found)
     refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(options.journal))
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, options.instead)
-    limits = _limits(options, found)
+    limits = None
+    if options.limits:
+        limits = limits_from(options.limits, found.stored.context.get("limits") or {})
     by = actor_name(options.by)
 
     async def go(agent: Agent) -> Result:
@@ -103,13 +139,6 @@ def _belongs(head: RunHead) -> str:
     return f"belongs to agent {shown(head.agent)!r}" if head.agent else "belongs to an agent without a name"
 
 
-def _limits(options: RunsResumeOptions, found: StoredRunToResume) -> Limits | None:
-    """Return the limits of the run with the given ones put over them; None if none is given."""
-    if not options.limits:
-        return None
-    return limits_from(options.limits, found.stored.context.get("limits") or {})
-
-
 # ---- stored runs ----
 
 
@@ -124,15 +153,6 @@ async def _open(store: OpenStore, head: RunHead) -> StoredRunToResume:
             f"it is {LLM_LOOP.fingerprint[:12]}): resume it with the version that made it, or `{migrate}`"
         )
     return StoredRunToResume(head, stored, store.command("show", head.run_id))
-
-
-def _refuse_owned(options: RunsResumeOptions, found: StoredRunToResume) -> int:
-    """Ask the process that owns a paused run to resume it. Raises ConfigError if it is not paused."""
-    head = found.head
-    changed = options.instead != Replacement() or options.limits
-    if head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None and not changed:
-        return post_resume(head.run_id, options.by, options)
-    raise owned_elsewhere(head, found.show)
 
 
 class _Nobody:
@@ -155,14 +175,6 @@ async def _ended(store: OpenStore, head: RunHead) -> Result:
     parts = LoadedParts(ModelChoice(_Nobody()))
     async with Launch().agent(parts, journal=store.journal, observers=()) as agent:
         return await agent.resume(head.run_id)
-
-
-def _print_ended(result: Result, *, json: bool) -> int:
-    if not json:
-        say(f"run {shown(result.run_id)} has ended:")
-    usage = result.usage
-    print_result(result, None if json else f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
-    return EXIT_CODES[result.outcome]
 
 
 # ---- the list ----
@@ -217,3 +229,83 @@ def _summary(found: int, others: dict[str, int]) -> str:
     if not found:
         return f"no run is open{more}"
     return f"\n{found} open; nothing was touched{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The starting point of a fork."""
+
+    stored: StoredRun
+    """The run after that turn."""
+    turn: int
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkOptions(given.ReplacementOptions, given.DisplayOptions):
+    """The command line of `runs fork`."""
+
+    run: given.RunId
+    turn: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="After this answer of the model; 0 is before the first. Default: the end."
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="The next message of the user.")
+    ] = None
+    run_id: given.NewRunId = None
+
+
+@spread
+def fork(options: ForkOptions) -> int:
+    """Start a new run from the conversation of a run after a turn.
+
+    RUN itself does not change.
+    """
+    run_id = new_id(options.run_id)
+
+    async def work(store: OpenStore) -> tuple[RunHead, Origin]:
+        head = await store.run(options.run)
+        if head.graph != LLM_LOOP.name:
+            raise ConfigError(
+                f"run {head.run_id} belongs to graph {shown(head.graph)!r}: it has no conversation"
+            )
+        return head, cut(head.run_id, await store.journal.load(head.run_id), options.turn)
+
+    head, origin = at_journal(options.journal, work)
+    messages = [*origin.messages, *([Message("user", options.prompt)] if options.prompt else [])]
+    if not messages or messages[-1].role == "assistant":
+        raise ConfigError(
+            f"after turn {origin.turn} run {origin.stored.run_id} has its answer: say with --prompt what comes next, "
+            "or fork from an earlier --turn"
+        )
+    created, name = origin.stored.created, f"run {origin.stored.run_id}"
+    refuse_untrusted_run(created.get("launch"), name, journal_file(options.journal))
+    launch = replace(
+        Launch.of(created),
+        forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},
+    )
+    launch, parts = rebuilt(launch, origin.stored.run_id, options.instead)
+    limits = limits_from(options.limits, origin.stored.context.get("limits") or {})
+    view = ViewOptions(run_id, options.journal, options.log, options.json)
+    host = stored_data(created, SHARED)
+    return conducted(
+        view, launch, parts, limits, lambda agent: named(agent, head).run(messages, run_id=run_id, **host)
+    )
+
+
+def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:
+    """Return a run after a turn, with an answer to each call. Raises ConfigError for a turn that does not exist."""
+    stored, answered = StoredRun(run_id), 0
+    whole = True
+    for record in records:
+        if record.kind == "answer":
+            answered = int(record.body["iteration"])
+            whole = whole and (turn is None or answered <= turn)
+        if whole:
+            stored.fold(record.kind, record.body)
+    if turn is not None and not 0 <= turn <= answered:
+        raise ConfigError(f"run {run_id} has {many(answered, 'turn')}: --turn is 0 to {answered}")
+    return Origin(stored, answered if turn is None else turn, history_of(stored, loop_codec()))

@@ -1,27 +1,45 @@
-"""`orchestrator runs show`: everything about one run, and the next actions."""
+"""`orchestrator runs show`: everything about one run, and the next actions; or its timeline as a drawing."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs import path, question, tree
-from orchestrator.cli.runs.agent_calls import call_json, call_table, stored_calls, token_counts
-from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table, tags_of
-from orchestrator.cli.runs.position import holder, position_of
+from orchestrator.cli.picture import check_picture, save_picture
+from orchestrator.cli.runs import question
+from orchestrator.cli.runs.phrase import (
+    call_json,
+    call_table,
+    heading,
+    many,
+    moment,
+    roughly,
+    span,
+    stored_calls,
+    table,
+    tags_of,
+    token_counts,
+)
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
-from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
+from orchestrator.cli.runs.store import OpenStore, at_journal, head_json, head_reason, holder, position_of
+from orchestrator.cli.spread import spread
 from orchestrator.engines.engine_directory import EngineInfo
-from orchestrator.journal.address import Address
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import RunTree, read_tree
-from orchestrator.runtime.runs.story import RUNNING, Body, Story, folded
+from orchestrator.runtime.runs.story import RUNNING, Body, PathStep, StateVisit, Story, folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +59,32 @@ class RunOverview:
     """Whether the calls of its questions are shown completely."""
 
 
-def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> int:
-    """Print one run; with `full`, the calls of its questions are not cut."""
+@spread
+def show(
+    run: given.RunId,
+    *,
+    full: given.Full = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw what happened when, into FILE.svg or FILE.png.", show_default=False
+        ),
+    ] = None,
+    turns: Annotated[
+        str | None, typer.Option(metavar="N-M", help="Only these turns of the timeline.", show_default=False)
+    ] = None,
+    at: given.JournalOptions,
+) -> int:
+    """Show a run: state, questions, path, times, tokens, decisions.
+
+    A call that the run asks about is cut if it does not fit on a screen; the answer then needs the full digest, which
+    --full prints. With --timeline, only the drawing is written.
+    """
+    if timeline is not None or turns is not None:
+        return draw_timeline(run, timeline, turns, at)
 
     async def work(store: OpenStore) -> int:
-        head = await store.run(name)
+        head = await store.run(run)
         story = await store.story(head)
         unread = await story.unread(store.journal)
         tree_of_runs = await read_tree(store.journal, head)
@@ -54,27 +93,27 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
         found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, full)
-        if json:
+        if at.json:
             say_json(_plain(found))
         else:
             for line in _lines(found):
                 say(line)
         return Exit.COMPLETED
 
-    return at_journal(journal, work, only_reads=True)
+    return at_journal(at.journal, work, only_reads=True)
 
 
 def _lines(found: RunOverview) -> Iterator[str]:
     sections = (
         ("", _head(found)),
         ("waiting for an answer", _questions(found)),
-        (f"path ({many(found.story.transitions, 'transition')})", path.drawn(found.story.visits)),
+        (f"path ({many(found.story.transitions, 'transition')})", drawn(found.story.visits)),
         ("time in each state", _times(found.story)),
         ("usage", _usage(found.story)),
         ("tool calls", _calls(found)),
         ("agent calls", call_table(stored_calls(found.story.context))),
         ("people", _participants(found)),
-        ("sub-agents", tree.drawn(found.tree_of_runs)),
+        ("sub-agents", _tree(found.tree_of_runs)),
         ("next", _next(found)),
     )
     for name, lines in sections:
@@ -180,7 +219,7 @@ def _calls(found: RunOverview) -> list[str]:
             one["tool"],
             one["effect"] or "(not run)",
             str(one["calls"]),
-            _counted(one["outcomes"]),
+            ", ".join(f"{name} {count:,}" for name, count in one["outcomes"].items()),
             f"{one['seconds']:.3f}",
         )
         for one in calls_json(found.story, owned=found.head.owner is not None)
@@ -190,10 +229,6 @@ def _calls(found: RunOverview) -> list[str]:
         if rows
         else []
     )
-
-
-def _counted(outcomes: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in outcomes.items())
 
 
 def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
@@ -299,7 +334,8 @@ def _plain(found: RunOverview) -> dict[str, Any]:
         "agent_calls": [call_json(one) for one in stored_calls(story.context)],
         "tools": calls_json(story, owned=found.head.owner is not None),
         "people": [
-            {"record": kind, **_without(body, ("content", "arguments", "context"))}
+            {"record": kind}
+            | {name: one for name, one in body.items() if name not in ("content", "arguments", "context")}
             for kind, body in story.decisions
         ],
         "unread": [asdict(one) for one in found.unread],
@@ -308,6 +344,90 @@ def _plain(found: RunOverview) -> dict[str, Any]:
     }
 
 
-def _without(body: Body, names: Iterable[str]) -> dict[str, Any]:
-    left = set(names)
-    return {name: value for name, value in body.items() if name not in left}
+MOST_LINES = 30
+"""Most lines of a drawing; a note replaces the middle of a longer one."""
+_WIDTH = 110
+_INDENT = "  "
+_WORTH_SAYING = 0.0005
+"""Stays shorter than these seconds are shown without their time."""
+
+
+def drawn(visits: Sequence[StateVisit]) -> list[str]:
+    """Return the path as lines of text."""
+    lines = [line for step in folded(visits) for line in _step_lines(step)]
+    if len(lines) <= MOST_LINES:
+        return lines
+    half = MOST_LINES // 2
+    return [*lines[:half], f"{_INDENT}… {len(lines) - 2 * half:,} lines more …", *lines[-half:]]
+
+
+def _step_lines(step: PathStep) -> Iterator[str]:
+    """Draw one step; a long one continues on the next line."""
+    count = f"{step.times:,} × " if step.times > 1 else ""
+    line = f"{_INDENT}{count}"
+    for number, (state, seconds) in enumerate(zip(step.states, step.seconds, strict=True)):
+        cell = shown(state, 60)
+        if seconds is None:
+            cell += " …"
+        elif seconds >= _WORTH_SAYING:
+            cell += f" {span(seconds)}"
+        if number and len(line) + len(cell) > _WIDTH:
+            yield line.rstrip()
+            line = _INDENT + " " * len(count)
+        line += cell + (" → " if number < len(step.states) - 1 else "")
+    yield line
+
+
+def _tree(tree: RunTree) -> Iterator[str]:
+    """Draw the child runs of a run, a line for each."""
+    ahead = _descendants(tree, "  ")
+    while ahead:
+        branch, lead, rest = ahead.pop()
+        head = branch.head
+        reason = head_reason(head)
+        why = f" ({reason})" if reason not in ("-", "none") else ""
+        held = f", held by {shown(holder(head))}" if head.owner else ""
+        yield f"{lead}{shown(head.run_id)}  {shown(head.graph)}  {head.status}{shown(why)}{held}"
+        ahead += _descendants(branch, rest)
+
+
+def _descendants(branch: RunTree, lead: str) -> list[tuple[RunTree, str, str]]:
+    """Return (child, prefix of its line, prefix of the lines below it), last first."""
+    found = [(child, f"{lead}├─ ", f"{lead}│  ") for child in branch.children[:-1]]
+    found += [(child, f"{lead}└─ ", f"{lead}   ") for child in branch.children[-1:]]
+    return found[::-1]
+
+
+_TURNS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+def draw_timeline(name: str, file: Path | None, turns: str | None, at: given.JournalOptions) -> int:
+    """Write the timeline of a run to a file, and print its size."""
+    from orchestrator.drawing.timeline import MOST_TURNS, timeline_svg  # a drawing, which `show` has not
+
+    if file is None:
+        raise ConfigError("--turns selects a part of a drawing; name its file with --timeline FILE.svg")
+    check_picture(file)
+    first = last = 0
+    if turns is not None:
+        part = _TURNS.fullmatch(turns)
+        first, last = (int(part[1]), int(part[2] or part[1])) if part else (0, 0)
+        if not 1 <= first <= last:
+            raise ConfigError(f"--turns {turns!r} is no range of turns; one is N or N-M, from 1, as in 10-20")
+
+    async def work(store: OpenStore) -> Timeline:
+        return await store.runs.timeline((await store.run(name)).run_id)
+
+    line = at_journal(at.journal, work, only_reads=True)
+    if turns is not None:
+        count = line.turns[-1].turn if line.turns else 0
+        if first > count:
+            raise ConfigError(f"run {line.name!r} has {many(count, 'turn')}; --turns starts at turn {first}")
+        line = line.between(first, last)
+    save_picture(file, timeline_svg(line))
+    if at.json:
+        say_json({"run_id": line.name, "output": str(file.absolute()), "turns": len(line.turns)})
+        return Exit.COMPLETED
+    columns = ", in columns; --turns N-M draws a part in full" if len(line.turns) > MOST_TURNS else ""
+    say(f"{file}: {many(len(line.turns), 'turn')} of run {shown(line.name)}{columns}")
+    return Exit.COMPLETED

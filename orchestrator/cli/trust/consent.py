@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orchestrator
 from orchestrator.cli.output import shown
@@ -29,7 +29,9 @@ from orchestrator.cli.trust.signature import is_own
 from orchestrator.cli.trust.state import folders, read_all_state, read_state, remove_state, write_state
 from orchestrator.errors import ConfigError, see_guide
 from orchestrator.journal.address import Address
-from orchestrator.settings import DEFAULT_FILE, Settings
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
 
 # ---- permissions ----
 
@@ -224,6 +226,8 @@ def project_settings() -> Settings:
     sent, parameters can name servers to the provider, and limits, retries and prices decide the costs of a run. Raises
     ConfigError.
     """
+    from orchestrator.settings import Settings  # which a look at runs does not need
+
     file = settings_file()
     if file is None:
         return Settings.load()
@@ -233,6 +237,8 @@ def project_settings() -> Settings:
 
 def settings_file() -> ProjectFile | None:
     """Return the `orchestrator.toml` of the working directory, or None. It is not checked. Raises ConfigError."""
+    from orchestrator.settings import DEFAULT_FILE
+
     path = Path(DEFAULT_FILE)
     try:
         return ProjectFile.read(path) if path.is_file() else None

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from orchestrator import Agent, Limits, Response, SqliteJournal, SqliteMemory, ToolCall, Usage, tool
-from orchestrator.cli.runs.fork import cut
+from orchestrator.cli.runs.resume import cut
 from orchestrator.errors import GraphError, Held
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.llm.message import Message, Request
