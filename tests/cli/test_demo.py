@@ -1,4 +1,4 @@
-"""`make demo-approval`: shown on a pseudo-terminal, and what the guide shows of it."""
+"""The demonstrations of `make`: shown on a pseudo-terminal, and what the guides show of them."""
 
 from __future__ import annotations
 
@@ -121,3 +121,70 @@ def test_make_runs_the_demonstration() -> None:
         ["make", "--dry-run", "demo-approval"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "-m orchestrator.examples.approval_demo" in done.stdout
+
+
+PLAN = "orchestrator.examples.plan_demo"
+
+
+@pytest.fixture(scope="module")
+def plan_transcript(tmp_path_factory: pytest.TempPathFactory) -> str:
+    # A busy machine gets longer than a person to end a process before it changes a file.
+    change = "demo._PACE = ('--pace', '6')"
+    return shown_on_a_terminal(PLAN, tmp_path_factory.mktemp("elsewhere"), change)
+
+
+def test_the_readme_shows_what_the_demonstration_of_a_plan_prints(plan_transcript: str) -> None:
+    assert normal(in_guide("approval", "demo-plan")) == normal(plan_transcript)
+
+
+def test_the_folder_is_in_the_end_what_it_was_before(plan_transcript: str) -> None:
+    before, changed, after = re.findall(
+        r"^# the folder: (\d+ files), sha256 ([0-9a-f]{64})$", plan_transcript, re.MULTILINE
+    )
+    assert before == after
+    assert changed != before
+
+
+def test_the_story_has_a_refusal_a_yes_a_kill_a_recovery_a_pause_and_a_way_back(plan_transcript: str) -> None:
+    steps = re.findall(r"^(?:\$ (kill|orchestrator approval \w+)|(\^C))", plan_transcript, re.MULTILINE)
+    assert ["".join(step) for step in steps] == [
+        "orchestrator approval submit",
+        "orchestrator approval diff",
+        "orchestrator approval execute",
+        "orchestrator approval approve",
+        "orchestrator approval execute",
+        "kill",
+        "orchestrator approval status",
+        "orchestrator approval resume",
+        "^C",
+        "orchestrator approval cancel",
+    ]
+    told = [
+        "state: AwaitingApproval",
+        "-green tea,3",
+        "refused (gate plan",
+        "step 3 of 5  edit README.md …",
+        "recovered: Executing was interrupted, now Paused",
+        "complete and kept: 2 steps (1, 2)",
+        "step 3 of 5  edit README.md: done",
+        "pausing after the step that is being made",
+        "state: Paused",
+        "state: Idle",
+    ]
+    place = 0
+    for one in told:  # each after the one before
+        place = plan_transcript.index(one, place)
+    assert "step 5 of 5" not in plan_transcript
+    assert "\x1b" not in plan_transcript
+
+
+def test_no_line_about_a_plan_names_a_place_of_this_machine(plan_transcript: str) -> None:
+    assert str(ROOT) not in plan_transcript
+    assert "/tmp" not in plan_transcript  # noqa: S108
+
+
+def test_make_runs_the_demonstration_of_a_plan() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "demo-plan"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert f"-m {PLAN}" in done.stdout

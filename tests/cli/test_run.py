@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -12,6 +13,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Agent
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.providers import price_table
+from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.runtime.service.runtime import Runtime
 from tests.cli.parked import agents, bodies, parked, stored
 from tests.cli.recorded import JOURNAL
 from tests.cli.test_stop import until
@@ -362,3 +369,125 @@ def test_the_next_run_of_a_conversation_knows_what_was_said_whichever_process_as
         "1 messages, the first from user",
         "3 messages, the first from user",
     ]
+
+
+ASKED = (
+    "run",
+    "how many moons?",
+    "--run-id",
+    "one",
+    "--model",
+    "python:models:answers",
+    "--tool",
+    "models:look",
+)
+
+
+def test_the_answer_comes_in_the_place_of_the_states_and_only_once(cli: Cli) -> None:
+    done = cli(*ASKED, "--stream")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert [line for line in lines if "Two moons." in line] == ["Two moons."]
+    assert any(line.startswith("    tool look: ok, 10 characters") for line in lines)
+    assert not any("->" in line for line in lines)
+    assert lines[-1].startswith("outcome: completed; 2 requests, 1 tool call")
+
+
+def test_with_json_each_event_is_a_line_and_the_result_is_the_last(cli: Cli) -> None:
+    done = cli(*ASKED, "--stream", "--json")
+    facts = [json.loads(line) for line in done.out.splitlines()]
+    result = facts.pop()
+    assert (result["outcome"], result["output"]) == ("completed", "Two moons.")
+    kinds = [fact["type"] for fact in facts]
+    assert (kinds[0], kinds[-1]) == ("RunCreated", "RunFinished")
+    assert "".join(fact["text"] for fact in facts if fact["type"] == "TextDelta") == "Two moons."
+    walked = [
+        (fact["source"], fact["event"], fact["dest"]) for fact in facts if fact["type"] == "StateChanged"
+    ]
+    assert walked == [(one["from_state"], one["event"], one["to_state"]) for one in result["transitions"]]
+    called = next(fact for fact in facts if fact["type"] == "ToolStarted")
+    assert (called["tool"], called["arguments"], bool(called["id"])) == ("look", '{"query": "moon"}', True)
+
+
+def test_a_model_that_knows_no_streaming_has_its_answer_printed_at_the_end(cli: Cli) -> None:
+    done = cli("run", "who?", "--model", "python:models:model", "--stream")
+    assert done.code == 0
+    assert done.out.splitlines()[-3:-1] == ["who??", ""]
+
+
+def test_an_answer_that_was_cut_is_said_again_on_a_line_of_its_own(cli: Cli) -> None:
+    done = cli("run", "go", "--model", "python:models:cut", "--stream")
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert lines[1] == "Two mo"
+    assert lines[2].startswith("    attempt 1: connection,")
+    assert lines[3] == "Two moons."
+
+
+def test_who_stops_reading_has_the_run_cancelled(
+    start: Callable[..., subprocess.Popen[str]], cli: Cli, folder: Path
+) -> None:
+    asked = ("run", "x", "--run-id", "one", "--model", "python:models:endless", "--tool", "models:look")
+    process = start(*asked, "--stream", "--limit", "max_iterations=0", "--limit", "max_repeated_success=0")
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert process.stderr is not None
+    process.stderr.close()
+    (run,) = [json.loads(line) for line in cli("runs", "list", "--json").out.splitlines()]
+    assert (run["run_id"], run["outcome"]) == ("one", "cancelled")
+
+
+_BLANK = """
+from orchestrator.testing import ScriptedLLM
+llm = ScriptedLLM([" \\n "] * 3)
+"""
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--stream",)])
+def test_a_blank_answer_is_told_on_standard_error_and_completes(
+    cli: Cli, folder: Path, form: tuple[str, ...]
+) -> None:
+    (folder / "blank.py").write_text(_BLANK)
+    done = cli("run", "hi", "--model", "python:blank:llm", *form)
+    assert done.code == 0
+    assert done.err == "orchestrator: the final answer of the model is blank\n"
+    assert "empty_answer" in done.out
+
+
+async def lose(path: Path, times: int) -> None:
+    asked = asyncio.Event()
+
+    async def model(_: Request) -> Response:
+        asked.set()
+        if times:
+            await asyncio.Event().wait()
+        return Response("done", usage=Usage(7, 5))
+
+    async with SqliteJournal(path) as journal:
+        one = Agent(
+            FunctionLLM(model, model="m"),
+            params={"max_tokens": 300},
+            runtime=Runtime(journal=journal, observers=(), price=price_table({"m": (0, 1_000)})),
+        )
+        first = True
+        while times:
+            asked.clear()
+            work = asyncio.create_task(one.run("go", run_id="r") if first else one.resume("r"))
+            await asked.wait()
+            work.cancel()
+            await asyncio.wait((work,))
+            first, times = False, times - 1
+        await one.resume("r")
+
+
+def test_what_was_charged_for_lost_answers_is_shown_apart(cli: Cli, folder: Path) -> None:
+    asyncio.run(lose(folder / "journal.db", 2))
+    at = ("--journal", "journal.db")
+    done = cli("runs", "show", "r", *at)
+    assert "1 answer, 7 tokens in (0 cached), 5 out, cost 0.005, 0 retried" in done.out
+    assert "estimate charged for lost and interrupted answers: 2 tokens in, 600 out, cost 0.6" in done.out
+    usage = json.loads(cli("runs", "show", "r", *at, "--json").out)["usage"]
+    assert (usage["output_tokens"], usage["cost"]) == (605, 0.605)
+    assert (usage["estimated_output_tokens"], usage["estimated_cost"]) == (600, 0.6)

@@ -18,8 +18,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "benchmarks/test_instructions.py": "a gate of speed, no behaviour",
     "benchmarks/test_stores.py": "what is measured: journal/ tests the stores",
     "benchmarks/test_workers.py": "what is measured: engines/test_worker.py tests the workers",
-    "cli/test_demo.py": "examples/ and cli/test_run.py have what the demonstration shows",
-    "cli/test_demo_plan.py": "cli/test_approval.py has what the demonstration shows",
+    "cli/test_demo.py": "examples/, cli/test_run.py and cli/test_approval.py have what the demonstrations show",
     "cli/test_mcp_kill.py": "cli/test_mcp_serve.py continues a call after a kill -9, with the answer of a person",
     "contract/test_extending.py": "contract/test_graphs.py and guards/test_verdict.py compare the derived files",
     "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
@@ -39,7 +38,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
     "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
-    "engines/test_stubborn_process.py": "cli/test_stubborn_code.py ends a process whose code ignores it",
+    "engines/test_stubborn_process.py": "cli/test_stop.py ends a process whose code ignores it",
     "runtime/test_coding_agents.py": "npm installs a gigabyte: test_coding_preset.py runs a small program as one",
     "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",
 }
