@@ -46,7 +46,7 @@ COMMANDS = {
     "pipeline": CommandEntry("pipeline:group", "Plan, validate, implement, judge; show metrics."),
     "ralph": CommandEntry("ralph:group", "Plan, execute and review tasks in tasks.md."),
     "rlm": CommandEntry("rlm:group", "Answer questions about long texts with code or tools."),
-    "approval": CommandEntry("approval_group:group", "Show, approve, carry out and undo plans for a folder."),
+    "approval": CommandEntry("approval:group", "Show, approve, carry out and undo plans for a folder."),
     "runs": CommandEntry("runs:group", "List, show, answer and resume recorded runs."),
     "operate": CommandEntry("operate:group", "Send operator commands to live engines."),
     "ops": CommandEntry("ops:group", "Dashboards, alerts and runbooks for graphs."),

@@ -29,7 +29,7 @@ IMPORTED = (
     *("cli.app", "cli.run", "cli.chat.command", "cli.chat.session", "cli.chat.line_reader"),
     *("cli.metrics", "telemetry.exposition.server", "telemetry.exposition.stored"),
     *("cli.runs.store", "cli.runs.show", "cli.runs.listing", "cli.screen", "cli.replay"),
-    *("cli.approval.act", "cli.approval.progress", "testing"),
+    *("cli.approval.command", "cli.approval.progress", "testing"),
 )
 """What most commands import by their end."""
 NUMBER = struct.Struct("i")

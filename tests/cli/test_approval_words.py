@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.approval import difference
 from orchestrator.cli.approval import status as standing
-from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.progress import Steps, line, output_lines
+from orchestrator.cli.approval.project import limits_of
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import visible
 from orchestrator.errors import ConfigError

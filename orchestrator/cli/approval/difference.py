@@ -1,12 +1,16 @@
-"""The changes of a plan to each file as lines: the unified diff, coloured, with every character visible."""
+"""A plan as a person reads it before its approval: its steps, and its changes to each file line by line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from orchestrator.cli.approval import status as status_view
 from orchestrator.cli.output import TextColor, joined, painted, visible
 from orchestrator.cli.runs.phrase import many
+from orchestrator.errors import ConfigError
+from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator.runtime.approval.status import Status
 from orchestrator.runtime.approval.workspace import FileDiff
 from orchestrator.telemetry.escape import escapes
 
@@ -22,7 +26,9 @@ def lines(diffs: Sequence[FileDiff], titles: dict[str, str], *, colour: bool) ->
             if step is not None:
                 yield ""
             step = one.step_id
-            yield _heading(one, titles, colour=colour)
+            title = titles.get(one.step_id, "")
+            said = f"step {visible(one.step_id)}  {one.kind}" + (f"  {visible(title)}" if title else "")
+            yield painted(said, TextColor.HEAD, colour=colour)
         yield from _file(one, colour=colour)
     yield ""
     yield total(diffs)
@@ -57,12 +63,6 @@ def hidden(text: str) -> int:
     return escapes(text.replace("\r\n", "\n"), keep="\n\t")
 
 
-def _heading(one: FileDiff, titles: dict[str, str], *, colour: bool) -> str:
-    title = titles.get(one.step_id, "")
-    said = f"step {visible(one.step_id)}  {one.kind}" + (f"  {visible(title)}" if title else "")
-    return painted(said, TextColor.HEAD, colour=colour)
-
-
 def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
     if not one.path:
         yield joined("$ ", visible(one.text, colour=colour))
@@ -70,7 +70,9 @@ def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
         inside = False
         for line in one.text.split("\n")[: -1 if one.text.endswith("\n") else None]:
             inside = inside or line.startswith("@@")
-            yield _line(line, inside=inside, colour=colour)
+            body = line.removesuffix("\r")  # CRLF line ends are not suspicious
+            paint = _MARKS.get(body[:1]) if inside else TextColor.HEAD
+            yield visible(body, paint, colour=colour)
     if one.note:
         yield painted(visible(one.note), TextColor.WARNING, colour=colour)
     if count := hidden(one.text):
@@ -78,7 +80,34 @@ def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
         yield painted(said, TextColor.WARNING, colour=colour)
 
 
-def _line(line: str, *, inside: bool, colour: bool) -> str:
-    body = line.removesuffix("\r")  # CRLF line ends are not suspicious
-    paint = _MARKS.get(body[:1]) if inside else TextColor.HEAD
-    return visible(body, paint, colour=colour)
+def plan_lines(found: Status) -> Iterator[str]:
+    """Return a whole plan as lines."""
+    made = the_plan(found)
+    yield from status_view.plan_lines(found)
+    yield f"goal: {status_view.one_line(made.goal)}"
+    if found.intent:
+        said = f"{found.intent.get('kind')}, confidence {float(found.intent.get('confidence') or 0):.2f}"
+        yield f"intent: {visible(said)}"
+    for step in made.steps:
+        about = [status_view.one_line(step.title)] if step.title else []
+        about += [f"after {', '.join(map(visible, step.depends_on))}"] if step.depends_on else []
+        about += [status_view.one_line(one) for one in step.constraints]
+        if step.argv:
+            about.append(f"a command: cannot be undone, at most {step.timeout:g} s")
+        if about:
+            yield f"  {visible(step.id)}: {'; '.join(about)}"
+    if made.derived_from:
+        yield f"derived from: {visible(made.derived_from)}"
+    yield f"digest {made.digest}"
+
+
+def the_plan(found: Status) -> ApprovalPlan:
+    """Return the plan. Raises ConfigError if there is none."""
+    if found.plan is not None:
+        return found.plan
+    known = ", ".join(str(version) for _, version in found.versions)
+    raise ConfigError(
+        f"there is no such version of the plan; there are {known}"
+        if known
+        else f"the project is {found.state.value}: there is no plan"
+    )

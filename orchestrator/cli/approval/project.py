@@ -1,47 +1,162 @@
-"""One command on one project: open it, show the recovery, execute the command, show the state, close it."""
+"""One command on one project: its planner and limits, the recovery, the work, the state, and the end."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from orchestrator.cli.approval import plain, refusal
+import typer
+
+from orchestrator.cli import option as given
 from orchestrator.cli.approval import status as status_view
-from orchestrator.cli.approval.limit import limits_of
-from orchestrator.cli.approval.planner import Need, PlannerChoice, PlannerSpec, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.load import actor_name
+from orchestrator.cli.launch import Launch, Replacement, limited, model_of, rebuilt
+from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import coloured, complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.trust.consent import refuse_untrusted_run
+from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_run
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import ApprovalError, GateRefused
 from orchestrator.machines.approval.graph import ApprovalState
+from orchestrator.machines.approval.limits import ApprovalLimits, PlanCaps
+from orchestrator.machines.approval.plan import ApprovalPlanner
 from orchestrator.runtime.approval.approval import Approval
+from orchestrator.runtime.approval.plan_file import PlanFile
+from orchestrator.runtime.approval.planner import ModelPlanner
 from orchestrator.runtime.approval.project_journal import folder_of
 from orchestrator.runtime.approval.status import Status
+from orchestrator.settings import build
 from orchestrator_guards import BlockedGate
+
+Need: TypeAlias = Literal["needed", "wanted", "none"]
+"""Purpose of a command's planner: to make a plan; to check that it can be reached; no planner."""
+
+LONGEST_PACE = 60.0
+"""Seconds between steps."""
+_NONE = "there is no planner: give --plan FILE or --model SPEC, or set ORCHESTRATOR_MODEL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerOptions:
+    """The planner of a command."""
+
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="The plan, as JSON or TOML: no model is asked."),
+    ] = None
+    model: given.Model = None
+    base_url: given.BaseUrl = None
+    structured: given.Structured = None
+    reasoning_field: given.ReasoningField = None
+    params: given.Params = ()
+
+    @property
+    def said(self) -> bool:
+        """Whether the command line names a planner."""
+        return self.plan is not None or self.model is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSpec:
+    """A planner and its stored launch data, without keys and without passwords of addresses."""
+
+    planner: ApprovalPlanner | None
+    launch: Mapping[str, Any]
+
+
+@asynccontextmanager
+async def planner_of(
+    named: PlannerOptions, root: Path, kept: Mapping[str, Any], caps: PlanCaps, need: Need
+) -> AsyncIterator[PlannerSpec]:
+    """Yield the planner: of the command line, else the one the project was started with, else of the settings.
+
+    Commands that need no planner get none: a key is not necessary to show a plan or to cancel it. Raises ConfigError,
+    also if a planner is needed and none is named; OSError or ImportError of a model.
+    """
+    if need == "none":
+        yield PlannerSpec(None, kept)
+        return
+    if named.plan is not None and named.model is not None:
+        raise ConfigError("--plan and --model both make the plan: give one of them")
+    if named.plan is not None:
+        if not named.plan.is_file():
+            what = "is no regular file" if named.plan.exists() else "there is no such file"
+            raise ConfigError(f"--plan {named.plan}: {what}")
+        file = named.plan.absolute()
+        yield PlannerSpec(PlanFile(file), {"plan": str(file)})
+    elif not named.said and kept.get("plan"):
+        yield PlannerSpec(PlanFile(Path(kept["plan"])), {"plan": str(Path(kept["plan"]))})
+    else:
+        async with _from_model(named, root, kept, caps, needed=need == "needed") as made:
+            yield made
+
+
+@asynccontextmanager
+async def _from_model(
+    named: PlannerOptions, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
+) -> AsyncIterator[PlannerSpec]:
+    settings = project_settings()
+    if not named.said and kept.get("model"):
+        launch, parts = rebuilt(Launch.of({"launch": kept}), root.name, Replacement(base_url=named.base_url))
+        model = parts.model
+    elif named.model is None and settings.model is None:
+        if needed:
+            raise ConfigError(_NONE)
+        yield PlannerSpec(None, dict(kept))
+        return
+    else:
+        launch = Launch.here(
+            settings,
+            model=named.model,
+            base_url=named.base_url,
+            structured=named.structured,
+            reasoning_field=named.reasoning_field,
+            params=params_from(named.params),
+        )
+        model = model_of(launch.model, launch.form)
+    try:
+        made = ModelPlanner(limited(model.llm, settings), root, caps=caps, params=launch.params)
+        yield PlannerSpec(made, launch.plain())
+    finally:
+        if (close := getattr(model.llm, "aclose", None)) is not None:
+            await close()
+
+
+_CAPS = frozenset(item.name for item in fields(PlanCaps))
+
+
+def limits_of(members: Mapping[str, Any]) -> ApprovalLimits:
+    """Return limits of members by name; limits of one plan have the same names. Raises ConfigError."""
+    known = sorted((_CAPS | {item.name for item in fields(ApprovalLimits)}) - {"caps"})
+    if strange := [name for name in members if name not in known]:
+        raise ConfigError(f"unknown limit {strange[0]!r}; known: {', '.join(known)}")
+    caps = {name: value for name, value in members.items() if name in _CAPS}
+    own = {name: value for name, value in members.items() if name not in _CAPS}
+    return build(ApprovalLimits, {**own, "caps": build(PlanCaps, caps, "limits")}, "limits")
+
 
 Work = Callable[[Approval], Awaitable[Status]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalOptions:
-    """Options of all commands of the group."""
+@dataclass(frozen=True, kw_only=True)
+class ProjectOptions:
+    """The project, the actor, and the format of the output."""
 
-    project: Path | None = None
-    json: bool = False
-    by: str | None = None
-    named: PlannerChoice = field(default_factory=PlannerChoice)
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    """Limits given to this command, by name; they override those of the request."""
-    pace: float = 0.0
+    project: Annotated[
+        Path | None,
+        typer.Option(
+            "--project", "-C", metavar="DIR", help="The folder that is worked on. Default: this one."
+        ),
+    ] = None
+    by: given.By = None
+    json: given.Json = False
 
     @property
     def root(self) -> Path:
@@ -81,27 +196,45 @@ class Command:
     judge: Callable[[Status], int] = status_view.code
 
 
-def _refuse_untrusted(found: Status, root: Path) -> None:
-    """Raise ConfigError for a request that another person started: opening its store alone may restore files."""
-    what = f"request {shown(found.run_id, 80)} of {shown(str(root), 300)}"
-    journal = folder_of(root) / "journal.db"
-    look = words("runs", "events", found.run_id, "--content", "--journal", str(journal))
-    does = f"carry out, or take back, the plan that `{look}` shows"
-    refuse_untrusted_run(found.launch, what, journal, does=does)
+def run_command(
+    options: ProjectOptions,
+    command: Command,
+    *,
+    planner: PlannerOptions | None = None,
+    limits: tuple[str, ...] = (),
+    pace: float = 0.0,
+) -> int:
+    """Carry out one command on a project and return the exit code. A refusal is printed with the next action.
 
-
-def run_command(options: ApprovalOptions, command: Command) -> int:
-    """Carry out one command on a project and return the exit code. A refusal is printed with the next action."""
-    return run_async(_CommandRun(options, command).out())
+    `limits` override those of the request. `pace` are the seconds to wait before each step.
+    """
+    planner = planner or PlannerOptions()
+    params_from(planner.params)  # a wrong one is refused also if another planner is taken
+    members = params_from(limits)
+    limits_of(members)
+    if not math.isfinite(pace) or not 0 <= pace <= LONGEST_PACE:
+        raise ConfigError(
+            f"--pace {pace:g} is not valid: give 0 to {LONGEST_PACE:g} seconds before each step"
+        )
+    return run_async(_CommandRun(options, command, planner, members, pace).out())
 
 
 class _CommandRun:
     """One run of a command; a signal, or a closed output pipe, stops it between steps."""
 
-    def __init__(self, options: ApprovalOptions, command: Command) -> None:
+    def __init__(
+        self,
+        options: ProjectOptions,
+        command: Command,
+        planner: PlannerOptions,
+        limits: Mapping[str, Any],
+        pace: float,
+    ) -> None:
         self._options = options
+        self._planner = planner
+        self._limits = limits
         self._command = command
-        self._steps = Steps(self._lose, pace=options.pace, quiet=options.json)
+        self._steps = Steps(self._lose, pace=pace, quiet=options.json)
         self._approval: Approval | None = None
         self._lost = self._stopped = False
 
@@ -114,17 +247,22 @@ class _CommandRun:
             if not self._command.anew and not found.run_id and found.error is None:
                 return self._never_begun(found)
             if found.run_id:
-                _refuse_untrusted(found, root)
+                # Opening the store of a request that another person started may restore files.
+                what = f"request {shown(found.run_id, 80)} of {shown(str(root), 300)}"
+                journal = folder_of(root) / "journal.db"
+                look = words("runs", "events", found.run_id, "--content", "--journal", str(journal))
+                does = f"carry out, or take back, the plan that `{look}` shows"
+                refuse_untrusted_run(found.launch, what, journal, does=does)
             waits = self._command.anew and await self._plan_waits(root, found)
             kept = found.launch if waits or not self._command.anew else {}
-            limits = {**(kept.get("limits") or {}), **({} if waits else options.limits)}
+            limits = {**(kept.get("limits") or {}), **({} if waits else self._limits)}
             caps, need = limits_of(limits).caps, self._command.planner
-            async with planner_of(options.named, root, kept, caps, need) as made:
+            async with planner_of(self._planner, root, kept, caps, need) as made:
                 return await self._opened(root, made, limits)
         except GateRefused as refused:
-            return refusal.print_refusal(refused, options.given, json=options.json)
+            return status_view.print_refusal(refused, options.given, json=options.json)
         except ApprovalError as faulted:
-            return refusal.faulted(faulted, json=options.json)
+            return status_view.print_faults(faulted, json=options.json)
 
     async def _plan_waits(self, root: Path, found: Status) -> bool:
         """Return whether a plan still waits for a person: then a new request is refused.
@@ -167,7 +305,7 @@ class _CommandRun:
                     return await self._done(approval)
         except Held as held:
             if self._command.elsewhere is None:
-                return refusal.busy(held, options.given, json=options.json)
+                return status_view.print_busy(held, options.given, json=options.json)
             return self._print_status(await self._command.elsewhere(root), None)
         except StoreDown as down:
             # Showing the state is possible without write access, even if the recovery cannot be written.
@@ -202,7 +340,9 @@ class _CommandRun:
         recovered = None if approval is None else approval.recovered
         if options.json:
             say_json(
-                plain.status(status, recovered) if self._command.data is None else self._command.data(status)
+                status_view.status_json(status, recovered)
+                if self._command.data is None
+                else self._command.data(status)
             )
         elif self._command.show is not None:
             self._command.show(status)

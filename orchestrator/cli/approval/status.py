@@ -1,17 +1,21 @@
-"""The state of a project for a person: state, plan, steps, recovery, possible actions."""
+"""The state of a project, for a person and as data: state, plan, steps, recovery, actions; and a refusal."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.cli.approval.progress import what
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import TextColor, painted, visible
+from orchestrator.cli.output import TextColor, complain, complain_more, painted, say_json, visible
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
+from orchestrator.errors import Held
+from orchestrator.machines.approval.fault import ApprovalError, GateRefused
 from orchestrator.machines.approval.graph import ApprovalState
+from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.runtime.approval.status import Drift, IntentQuestion, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -206,3 +210,85 @@ def _meaning(action: str) -> str:
 def one_line(text: Any) -> str:
     """Return an external text on one line, with every character visible."""
     return visible(" ".join(str(text).split()))
+
+
+def print_refusal(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
+    """Print the refusal on stderr, with --json also as data on standard output; return the exit code."""
+    again = "; it can be tried again now" if refused.retryable_now else ""
+    named = f"gate {refused.gate}" + (f", {refused.code}" if refused.code else "")
+    data = {
+        "gate": str(refused.gate),
+        "code": refused.code,
+        "reason": refused.reason,
+        "next_steps": list(refused.next_steps),
+        "retryable_now": refused.retryable_now,
+    }
+    steps = [said_or_typed(one, project) for one in worth_saying(refused.next_steps)]
+    return _refuse(f"({named}): {one_line(refused.reason)}{again}", "next", steps, data, json=json)
+
+
+def print_faults(error: ApprovalError, *, json: bool) -> Exit:
+    """Print each fault of the given input with its code; return the exit code."""
+    first, *others = error.faults
+    also = [f"{one.code} {one.message}" for one in others]
+    data = {"code": error.code, "faults": [one.plain() for one in error.faults]}
+    return _refuse(f"({first.code}): {one_line(first.message)}", "also", also, data, json=json)
+
+
+def print_busy(owned: Held, project: str | None, *, json: bool) -> Exit:
+    """Report that another process works on the project; return the exit code."""
+    steps = [typed("status", project), typed("pause", project), typed("cancel", project)]
+    reason = f"{owned.owner} works on this project" + (f"; {owned.warning}" if owned.warning else "")
+    data: dict[str, Any] = {
+        "gate": "state",
+        "code": None,
+        "reason": reason,
+        "next_steps": steps,
+        "retryable_now": False,
+    }
+    return _refuse(f"(gate state): {one_line(reason)}", "next", steps, data, json=json)
+
+
+def _refuse(sentence: str, label: str, more: Iterable[str], data: dict[str, Any], *, json: bool) -> Exit:
+    if json:
+        say_json({"refused": data})
+    complain(f"refused {sentence}")
+    for one in more:
+        complain_more(label, one_line(one))
+    return Exit.USAGE
+
+
+def status_json(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]:
+    """Return the whole state; `recovered` is the recovery of this start, `recovery` the latest one of the project."""
+    question = found.question
+    return {
+        "state": found.state.value,
+        "run_id": found.run_id,
+        "request": found.request,
+        "intent": None if found.intent is None else dict(found.intent),
+        "plan": None if found.plan is None else plan_json(found.plan),
+        "plan_status": found.plan_status,
+        "approved_at": found.approved_at,
+        "expires_at": found.expires_at,
+        "steps": [asdict(one) for one in found.steps],
+        "question": question
+        and {
+            "text": question.text,
+            "intent": None if question.intent is None else dict(question.intent),
+            "confidence": question.confidence,
+        },
+        "error": None if found.error is None else dict(found.error),
+        "recovered": None if recovered is None else recovered.plain(),
+        "recovery": None if found.recovery is None else found.recovery.plain(),
+        "crashed": found.crashed,
+        "drift": [asdict(one) for one in found.drift],
+        "undone": list(found.undone),
+        "conflicts": [dict(one) for one in found.conflicts],
+        "actions": list(found.actions),
+        "held": found.owner,
+    }
+
+
+def plan_json(made: ApprovalPlan) -> dict[str, Any]:
+    """Return a plan document with its digest."""
+    return {**made.plain(), "digest": made.digest}
