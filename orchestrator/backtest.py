@@ -6,8 +6,7 @@ from orchestrator.runtime.backtest.backtest import backtest, read_trace, sweep
 from orchestrator.runtime.backtest.comparison import GuardDifference, RunComparison, Saving
 from orchestrator.runtime.backtest.policy import Policy
 from orchestrator.runtime.backtest.report import Report
-from orchestrator.runtime.backtest.trace import RunTrace
-from orchestrator.runtime.backtest.trace_reader import trace_of
+from orchestrator.runtime.backtest.trace import RunTrace, trace_of
 
 __all__ = [
     "GuardDifference",

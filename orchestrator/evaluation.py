@@ -13,10 +13,8 @@ from orchestrator.runtime.evaluation.case import (
     TransitionExpectation,
 )
 from orchestrator.runtime.evaluation.case_file import load_cases
-from orchestrator.runtime.evaluation.case_run import CaseRun, RecordedCall
-from orchestrator.runtime.evaluation.check import CaseCheck
+from orchestrator.runtime.evaluation.check import CaseCheck, CaseRun, Judge, Judgement, RecordedCall
 from orchestrator.runtime.evaluation.evaluation import CaseSelection, EvaluationBudget, evaluate
-from orchestrator.runtime.evaluation.judge import Judge, Judgement
 from orchestrator.runtime.evaluation.report import (
     CaseResult,
     CaseSummary,

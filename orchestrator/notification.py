@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from orchestrator.runtime.notification.channel import (
+from orchestrator.runtime.notification import (
     CommandChannel,
     FunctionChannel,
+    Notice,
     NotificationChannel,
+    Notifier,
     Webhook,
     verify_webhook,
 )
-from orchestrator.runtime.notification.notice import Notice
-from orchestrator.runtime.notification.notifier import Notifier
 
 __all__ = [
     "CommandChannel",

@@ -29,11 +29,14 @@ from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_file, read_lines
 from orchestrator.runtime.backtest.backtest import sweep
 from orchestrator.runtime.backtest.comparison import RunComparison, Saving
-from orchestrator.runtime.backtest.plot import backtest_svg
-from orchestrator.runtime.backtest.policy import Policy
-from orchestrator.runtime.backtest.report import Report
-from orchestrator.runtime.backtest.report_table import CHANGE_WORDS, SWEEP_COLUMNS, report_rows
-from orchestrator.runtime.backtest.sweep_range import SweepRange
+from orchestrator.runtime.backtest.policy import Policy, SweepRange
+from orchestrator.runtime.backtest.report import (
+    CHANGE_WORDS,
+    SWEEP_COLUMNS,
+    Report,
+    backtest_svg,
+    report_rows,
+)
 from orchestrator.runtime.backtest.trace import RunTrace
 from orchestrator_guards.money import in_currency
 

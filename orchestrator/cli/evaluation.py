@@ -39,11 +39,14 @@ from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.record import Observer
 from orchestrator.runtime.evaluation.case import EvaluationCase
 from orchestrator.runtime.evaluation.case_file import load_cases
-from orchestrator.runtime.evaluation.evaluation import CaseSelection, EvaluationBudget, evaluate
-from orchestrator.runtime.evaluation.judge import named_judges
-from orchestrator.runtime.evaluation.junit import junit_xml
-from orchestrator.runtime.evaluation.ledger import stored_report
-from orchestrator.runtime.evaluation.report import CaseResult, CaseSummary, EvaluationReport
+from orchestrator.runtime.evaluation.check import named_judges
+from orchestrator.runtime.evaluation.evaluation import (
+    CaseSelection,
+    EvaluationBudget,
+    evaluate,
+    stored_report,
+)
+from orchestrator.runtime.evaluation.report import CaseResult, CaseSummary, EvaluationReport, junit_xml
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.settings import build
 

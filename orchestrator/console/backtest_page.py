@@ -24,11 +24,14 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.backtest.backtest import sweep
 from orchestrator.runtime.backtest.comparison import RunComparison
-from orchestrator.runtime.backtest.plot import backtest_svg
-from orchestrator.runtime.backtest.policy import IGNORED, Policy
-from orchestrator.runtime.backtest.report import Report
-from orchestrator.runtime.backtest.report_table import CHANGE_WORDS, SWEEP_COLUMNS, report_rows
-from orchestrator.runtime.backtest.sweep_range import SweepRange
+from orchestrator.runtime.backtest.policy import IGNORED, Policy, SweepRange
+from orchestrator.runtime.backtest.report import (
+    CHANGE_WORDS,
+    SWEEP_COLUMNS,
+    Report,
+    backtest_svg,
+    report_rows,
+)
 from orchestrator.settings import build
 
 MOST_RUNS: Final = 1_000

@@ -9,8 +9,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Journal
-from orchestrator.runtime.run_replay.archive import journal_of
-from orchestrator.runtime.run_replay.replay import replay_run
+from orchestrator.runtime.run_replay import journal_of, replay_run
 
 
 async def assert_replays(

@@ -99,7 +99,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.evaluation.evaluation": {
         "CONCURRENCY": 4,
     },
-    "orchestrator.runtime.evaluation.judge": {
+    "orchestrator.runtime.evaluation.check": {
         "JUDGE_SECONDS": 120.0,
     },
     "orchestrator.runtime.llm_loop.run_options": {

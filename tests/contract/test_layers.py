@@ -108,7 +108,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
-    "yaml": ("orchestrator.runtime.evaluation.yaml_node",),
+    "yaml": ("orchestrator.runtime.evaluation.case_file",),
     "h11": ("orchestrator.web.server",),
     "uvicorn": (
         "orchestrator.web.server",

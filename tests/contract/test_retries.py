@@ -35,7 +35,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/runtime/service/answer.py:_Listener._listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/runs/runs.py:RunFollower.until_end": "a poll: reads what is new, also after a success",
     "orchestrator/runtime/approval/status.py:_listen": "a poll: looks for requests, also after a success",
-    "orchestrator/runtime/notification/notifier.py:Notifier._watch": "a poll: reads the journal, also after a success",
+    "orchestrator/runtime/notification.py:Notifier._watch": "a poll: reads the journal, also after a success",
     "orchestrator/runtime/approval/status.py:lost": "each turn reads another command",
 }
 """File:function -> why its loop is no retry."""

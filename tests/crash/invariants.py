@@ -31,7 +31,7 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Journal, Record
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.backtest.comparison import compare
 from orchestrator.runtime.backtest.policy import Policy
-from orchestrator.runtime.backtest.trace_reader import trace_of
+from orchestrator.runtime.backtest.trace import trace_of
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.effect_invariants import check_effects
 from tests.crash.outside import EFFECTS, History

@@ -24,7 +24,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.evaluation.case import OutputExpectation
 from orchestrator.runtime.evaluation.check import _output
-from orchestrator.runtime.evaluation.junit import junit_xml
+from orchestrator.runtime.evaluation.report import junit_xml
 from orchestrator.testing import ScriptedLLM
 from orchestrator_guards import Verdict
 

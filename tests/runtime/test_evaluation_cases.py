@@ -12,9 +12,8 @@ import pytest
 from orchestrator import Agent, ConfigError, MemoryJournal, tool
 from orchestrator.evaluation import EvaluationCase, evaluate, load_cases
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.evaluation import yaml_node
-from orchestrator.runtime.evaluation.case_file import cases_text
-from orchestrator.runtime.evaluation.recorded_case import recorded_case
+from orchestrator.runtime.evaluation import case_file
+from orchestrator.runtime.evaluation.case_file import cases_text, recorded_case
 
 X = "- name: a\n  input: x\n"
 
@@ -130,12 +129,12 @@ def test_a_fault_is_one_sentence_with_file_case_and_line(cases: Any, text: str, 
 
 
 def test_aliases_that_expand_without_end_are_refused(cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert yaml_node._MOST_PARTS == 1_000_000
-    monkeypatch.setattr(yaml_node, "_MOST_PARTS", 10_000)
+    assert case_file._MOST_PARTS == 1_000_000
+    monkeypatch.setattr(case_file, "_MOST_PARTS", 10_000)
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
     with pytest.raises(ConfigError, match="aliases make more than 10,000 parts"):
         cases(f"defaults:\n  l0: &l0 [x]\n{levels}".replace("\nl", "\n  l"))
-    monkeypatch.setattr(yaml_node, "_MOST_PARTS", 4)
+    monkeypatch.setattr(case_file, "_MOST_PARTS", 4)
     assert len(cases("- name: a\n  input: x\n")) == 1, "a list, a case and its two values"
 
 

@@ -13,8 +13,7 @@ import pytest
 from orchestrator import Agent, ConfigError, Limits, LLMError, MemoryJournal, RunUnknown
 from orchestrator.kernel import Run
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.run_replay.archive import archive_of, journal_of
-from orchestrator.runtime.run_replay.replay import replay_run
+from orchestrator.runtime.run_replay import archive_of, journal_of, replay_run
 from orchestrator.testing import ScriptedLLM, assert_replays
 from tests.runtime.test_backtest import Play
 from tests.runtime.test_guard_decisions import CASES, NO_WAIT, fails, spoilt, step

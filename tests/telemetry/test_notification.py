@@ -37,7 +37,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import NOTIFIED, Journal
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.notification import CommandChannel, Notice, Notifier, Webhook, verify_webhook
-from orchestrator.runtime.notification.channel import signed_headers
+from orchestrator.runtime.notification import signed_headers
 from orchestrator.telemetry import Metrics
 from orchestrator.testing import ScriptedLLM
 from tests.runtime.stage import until

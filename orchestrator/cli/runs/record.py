@@ -26,11 +26,9 @@ from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.attempt import ATTEMPTS
 from orchestrator.llm.message import Usage
-from orchestrator.runtime.backtest.trace_reader import trace_of
-from orchestrator.runtime.evaluation.case_file import cases_text
-from orchestrator.runtime.evaluation.recorded_case import recorded_case
-from orchestrator.runtime.run_replay.archive import archive_of, journal_of
-from orchestrator.runtime.run_replay.replay import replay_run
+from orchestrator.runtime.backtest.trace import trace_of
+from orchestrator.runtime.evaluation.case_file import cases_text, recorded_case
+from orchestrator.runtime.run_replay import archive_of, journal_of, replay_run
 from orchestrator.runtime.runs.story import Story, TranscriptEntry
 from orchestrator_guards.evaluation import GUARDS, read_row
 

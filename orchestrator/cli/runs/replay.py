@@ -16,7 +16,7 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
-from orchestrator.runtime.run_replay.replay import (
+from orchestrator.runtime.run_replay import (
     RunReplay,
     flat_context,
     replay_run,

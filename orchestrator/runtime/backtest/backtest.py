@@ -16,12 +16,17 @@ from typing import TypeAlias, Unpack
 from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.backtest.comparison import RunComparison, Unproved, compare, prove
-from orchestrator.runtime.backtest.evaluator import Decision, Unknowable
+from orchestrator.runtime.backtest.comparison import (
+    Decision,
+    RunComparison,
+    Unknowable,
+    Unproved,
+    compare,
+    prove,
+)
 from orchestrator.runtime.backtest.policy import Policy
 from orchestrator.runtime.backtest.report import Report
-from orchestrator.runtime.backtest.trace import RunTrace
-from orchestrator.runtime.backtest.trace_reader import trace_of
+from orchestrator.runtime.backtest.trace import RunTrace, trace_of
 from orchestrator.runtime.runs.listing import RunFilter
 from orchestrator.runtime.runs.runs import Runs
 

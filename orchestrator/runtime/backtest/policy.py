@@ -1,21 +1,19 @@
-"""A policy to test: other limits, put over those of each run, and guards of the host."""
+"""A policy to test: other limits, put over those of each run, and guards of the host; the range of a sweep."""
 
 from __future__ import annotations
 
-import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from types import MappingProxyType
 from typing import Any, Final
 
-import orjson
-
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.runtime.backtest.trace import named
+from orchestrator.runtime.backtest.trace import limits_of, named
 from orchestrator_guards import Verdict
 
 HostGuard = Callable[..., Any]
@@ -97,20 +95,6 @@ RECORDED: Final = Policy()
 """The policy that each run was recorded with."""
 
 
-def limits_of(members: Mapping[str, Any]) -> Limits:
-    """Return the limits with these members. Members that this version does not have are left out."""
-    return _limits(orjson.dumps(dict(members), default=dict, option=orjson.OPT_SORT_KEYS))
-
-
-@functools.lru_cache(maxsize=256)
-def _limits(members: bytes) -> Limits:
-    plain = orjson.loads(members)
-    given = {item.name: plain[item.name] for item in fields(Limits) if item.name in plain}
-    if "context_warnings" in given:
-        given["context_warnings"] = tuple(given["context_warnings"])
-    return Limits(**given)
-
-
 @dataclass(frozen=True, slots=True)
 class HostGuardCall:
     """A guard of the host, with the inputs that it takes."""
@@ -175,3 +159,39 @@ class HostGuardCall:
 
 _PROBES: Final = 50
 """Evaluations that are repeated at the end of a backtest."""
+
+
+_FORM: Final = re.compile(r"(\w+)=(\d{1,18})\.\.(\d{1,18})")
+_MOST_VALUES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRange:
+    """A limit, and the whole numbers that a sweep gives it."""
+
+    limit: str
+    values: range
+
+    @classmethod
+    def of(cls, text: str) -> SweepRange:
+        """Read a range. Raises ConfigError.
+
+        Example:
+            >>> SweepRange.of("max_no_progress=2..8").values
+            range(2, 9)
+        """
+        found = _FORM.fullmatch(text.strip())
+        if found is None:
+            raise ConfigError(
+                f"sweep {text!r:.80} is not of the form NAME=A..B with whole numbers, as max_no_progress=2..8"
+            )
+        first, last = int(found[2]), int(found[3])
+        if not first <= last < first + _MOST_VALUES:
+            raise ConfigError(
+                f"sweep {text!r:.80} must go up, over at most {_MOST_VALUES} values, as max_no_progress=2..8"
+            )
+        return cls(found[1], range(first, last + 1))
+
+    def policies(self, limits: Mapping[str, Any], guards: Sequence[Any] = ()) -> dict[str, Policy]:
+        """Return value -> policy, with these further limits and guards of the host. Raises ConfigError."""
+        return {str(value): Policy({**limits, self.limit: value}, guards) for value in self.values}

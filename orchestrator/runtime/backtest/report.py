@@ -1,12 +1,16 @@
-"""The report of a backtest: counts and sums, so that its size does not depend on the number of runs."""
+"""The report of a backtest: counts and sums, so that its size does not depend on the number of runs.
+
+Also the rows, columns and plots in which it is shown, on the command line and in the console.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from orchestrator.drawing.plot import PlotAxis, PlotSeries, bars_svg, plot_svg
 from orchestrator.runtime.backtest.comparison import Effect, RunComparison, Saving
 from orchestrator_guards.money import in_currency
 
@@ -155,3 +159,98 @@ def _plain(stops: Mapping[Effect, StopCount]) -> dict[str, Any]:
 
 _MOST = 50
 """Most reasons that a report names: those with the number of a record differ for each run."""
+
+
+CHANGE_WORDS: Final[Mapping[str, str]] = {
+    "stop": "stops earlier",
+    "other_message": "other message",
+    "open_end": "open end",
+    "other_reason": "other reason",
+    "none": "none",
+}
+"""Change of a run -> its words."""
+
+
+class ReportRow(NamedTuple):
+    """Runs with one kind of first difference."""
+
+    name: str
+    runs: int
+    saved: Saving | None = None
+    """Resources that these runs used after the difference; None for a difference that saves nothing."""
+
+
+def report_rows(report: Report) -> Iterator[ReportRow]:
+    """Yield the rows of a report: benefit and harm first, also without runs."""
+    stops = report.stops
+    yield ReportRow("stops earlier; failed, stalled or ran out: benefit", *_counted(report, "benefit"))
+    yield ReportRow("stops earlier; completed: harm", *_counted(report, "harm"))
+    if stops["undecided"].runs:
+        yield ReportRow("stops earlier; cancelled, rejected or open", *_counted(report, "undecided"))
+    for effect, count in report.assumed.items():
+        if count.runs:
+            name = f"other message, then stops ({effect}), if the model answers as recorded"
+            yield ReportRow(name, count.runs, count.saved)
+    yield ReportRow("another message to the model, the rest is unknown", report.other_message)
+    yield ReportRow("continues beyond the record", report.open_end)
+    yield ReportRow("ends at the same place for another reason", report.other_reason)
+    yield ReportRow("unchanged", report.unchanged)
+
+
+def _counted(report: Report, effect: Effect) -> tuple[int, Saving]:
+    count = report.stops[effect]
+    return count.runs, count.saved
+
+
+SWEEP_COLUMNS: Final[Mapping[str, Callable[[Report], object]]] = {
+    "runs": lambda report: report.runs,
+    "benefit": lambda report: report.benefit,
+    "harm": lambda report: report.harm,
+    "undecided": lambda report: report.stops["undecided"].runs,
+    "other_message": lambda report: report.other_message,
+    "assumed_benefit": lambda report: report.assumed["benefit"].runs,
+    "assumed_harm": lambda report: report.assumed["harm"].runs,
+    "open_end": lambda report: report.open_end,
+    "tokens": lambda report: report.stops["benefit"].saved.tokens,
+    "cost": lambda report: in_currency(report.stops["benefit"].saved.cost_micros),
+}
+"""Column of a sweep -> its value. Tokens and cost are those that the runs of `benefit` save."""
+
+
+def backtest_svg(reports: Sequence[Report], sweep: str = "", *, styled: bool = True) -> str:
+    """Return benefit against harm as SVG: bars for one report, one point for each of several.
+
+    Args:
+        reports: The results of `sweep`, or the one of `backtest`.
+        sweep: The range of the sweep, for the title; "" for none.
+        styled: Whether the stylesheet is included. A page includes `stylesheet()` once instead.
+    """
+    if len(reports) == 1:
+        return _bars(reports[0], styled=styled)
+    labels = [report.label for report in reports]
+    claimed = [(float(report.harm), float(report.benefit)) for report in reports]
+    assumed = [
+        (
+            float(report.harm + report.assumed["harm"].runs),
+            float(report.benefit + report.assumed["benefit"].runs),
+        )
+        for report in reports
+    ]
+    series = [PlotSeries(name="stops earlier", points=claimed, labels=labels, line=True)]
+    if assumed != claimed:
+        name = "also behind another message, if the model answers as recorded"
+        series.append(PlotSeries(name=name, points=assumed, labels=labels, line=True))
+    title = f"{_title(reports[0])}: {sweep}" if sweep else _title(reports[0])
+    harm = PlotAxis(name="harm: runs that had completed", step=1)
+    benefit = PlotAxis(name="benefit: runs that had not", step=1)
+    return plot_svg(title, series, x=harm, y=benefit, styled=styled)
+
+
+def _title(report: Report) -> str:
+    return f"Backtest of {report.runs:,} run{'' if report.runs == 1 else 's'}"
+
+
+def _bars(report: Report, *, styled: bool) -> str:
+    names = {"benefit": "benefit: had not completed", "harm": "harm: had completed", "undecided": "undecided"}
+    rows = [(names[effect], float(stops.runs), f"{stops.runs:,}") for effect, stops in report.stops.items()]
+    return bars_svg(f"{_title(report)}: stops earlier", rows, styled=styled)

@@ -1,24 +1,135 @@
-"""Read and write the files of evaluation sets: YAML, or one JSON object in each line.
+"""Read and write the files of evaluation sets: YAML, or one JSON object in each line; make a case of a recorded run.
 
 A fault is one sentence with the file, the case and the line. A file names no code: judges are functions that the
 caller gives, and a case selects them by name. So a file from elsewhere can be evaluated without importing its choice
 of modules.
+
+Scalars of YAML are those of JSON and of YAML 1.2: `no`, `12:30` and `2026-01-01` are texts, which YAML 1.1 reads as
+False, 750 and a date. Duplicate keys are refused, and so are aliases that expand to more than any set needs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.files.bounded import read_file
+from orchestrator.kernel.journal import Record
 from orchestrator.runtime.evaluation.case import EvaluationCase
-from orchestrator.runtime.evaluation.yaml_node import NodePath, YamlFault, read_yaml, yaml_text
+from orchestrator.runtime.evaluation.check import CaseRun, RecordedCall, json_values
+from orchestrator.runtime.run_replay import archive_of, journal_of
+from orchestrator.runtime.runs.story import Story
+
+NodePath = tuple[str | int, ...]
+"""Path of a part: keys and positions."""
+
+_MOST_PARTS: Final = 1_000_000
+_WORDS: Final = {
+    "tag:yaml.org,2002:null": (r"~|null|", "~n"),
+    "tag:yaml.org,2002:bool": (r"true|false", "tf"),
+    "tag:yaml.org,2002:int": (r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+",
+        "-+.0123456789",
+    ),
+}
+"""Tag -> texts that have it, and their first characters."""
+
+
+class YamlFault(ValueError):
+    """The text is not YAML that is used here; `line` is where."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class _Reader:
+    """Values and lines of one document."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._parts = 0
+        self.lines: dict[NodePath, int] = {}
+
+    def read(self, node: Any, place: NodePath = ()) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(place, line)
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
+            raise YamlFault(
+                line, f"aliases make more than {_MOST_PARTS:,} parts of this file: write them out"
+            )
+        if node.id == "sequence":
+            return [self.read(one, (*place, number)) for number, one in enumerate(node.value)]
+        if node.id == "mapping":
+            return self._mapping(node, place)
+        return self._loader.construct_object(node)
+
+    def _mapping(self, node: Any, place: NodePath) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name, line = key.value, key.start_mark.line + 1
+            if key.id != "scalar":
+                raise YamlFault(line, "a key must be a text")
+            if name in found:
+                raise YamlFault(line, f"the key {name!r} is given twice")
+            self.lines[(*place, name)] = line
+            found[name] = self.read(value, (*place, name))
+        return found
+
+
+def read_yaml(text: str) -> tuple[Any, dict[NodePath, int]]:
+    """Return the value of a document, and path -> line of its parts. Raises YamlFault, MissingExtra."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtra("pyyaml", "evaluation", "evaluation") from error
+    loader = _loader()(text)
+    try:
+        node = loader.get_single_node()
+        reader = _Reader(loader)
+        return (None if node is None else reader.read(node)), reader.lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlFault(1 if mark is None else mark.line + 1, f"this is not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise YamlFault(1, f"this is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise YamlFault(1, "it is nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+def yaml_text(value: Any) -> str:
+    """Return JSON values as YAML. Raises MissingExtra."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtra("pyyaml", "evaluation", "evaluation") from error
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+@cache
+def _loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - as the base class declares it
+
+    for tag, (words, first) in _WORDS.items():
+        Loader.add_implicit_resolver(tag, re.compile(rf"(?:{words})\Z"), list(first) + [""] * ("~" in first))
+    return Loader
+
 
 _YAML: Final = (".yaml", ".yml")
 _JSONL: Final = (".jsonl", ".ndjson")
@@ -200,3 +311,89 @@ def _first_model(annotation: Any) -> type[BaseModel] | None:
         return annotation
     found = (_first_model(one) for one in getattr(annotation, "__args__", ()))
     return next((model for model in found if model is not None), None)
+
+
+_SYSTEM = frozenset(("system", "developer"))
+
+
+async def recorded_case(run_id: str, records: Sequence[Record]) -> dict[str, Any]:
+    """Return the case of an ended run, as the members of an EvaluationCase.
+
+    It expects the outcome of the run, its structured output, the calls of its tools and the questions to people. A
+    text is the `reference` of the case, because no model repeats one. The answers of people become those of the case.
+    Texts that look like secrets are replaced, and metadata is left out. Review it: a run that went wrong makes a case
+    that expects that.
+
+    Raises:
+        ConfigError: The run has not ended, or it is no run of an agent.
+    """
+    if records[-1].kind != "ended":
+        raise ConfigError(
+            f"run {run_id!r} has not ended, so its outcome cannot be expected: wait for its end"
+        )
+    clean = await (await journal_of(archive_of(run_id, records))).load(run_id)
+    story = Story.of(run_id, clean)
+    prompt = _prompt(story)
+    if not prompt:
+        raise ConfigError(f"run {run_id!r} has no messages: only runs of an agent can become cases")
+    run = CaseRun.of(EvaluationCase(name=run_id, input="-"), run_id, clean)
+    answers = _answers(story)
+    outcome, output = run.outcome, run.output
+    expect: dict[str, Any] = {"outcome": outcome}
+    if output is not None and not isinstance(output, str):
+        expect["output"] = {"equals": output}
+    tools: dict[str, Any] = {"called": _called(run.calls), "asked": list(dict.fromkeys(run.asked))}
+    if tools := {name: value for name, value in tools.items() if value}:
+        expect["tools"] = tools
+    reference = {"reference": output} if isinstance(output, str) else {}
+    return {
+        "name": run_id,
+        **prompt,
+        **({"answers": answers} if answers else {}),
+        **reference,
+        "expect": expect,
+    }
+
+
+def _prompt(story: Story) -> dict[str, Any]:
+    """Return the input of the run: the messages before the first answer, without the agent's own instructions."""
+    said: list[dict[str, Any]] = []
+    for entry in story.conversation:
+        if entry.answer is not None:
+            break
+        if entry.message.get("role") not in _SYSTEM:
+            said.append(dict(entry.message))
+    if len(said) == 1 and said[0].get("role") == "user" and isinstance(said[0].get("content"), str):
+        return {"input": said[0]["content"]}
+    return {"messages": said} if said else {}
+
+
+def _answers(story: Story) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for entry in story.ledger.entries.values():
+        if entry.answer is not None:
+            found[entry.tool] = _answer(entry.answer)
+    return found
+
+
+def _answer(body: Mapping[str, Any]) -> Any:
+    match body.get("decision"):
+        case "reject":
+            return {"reject": str(body.get("why") or "")}
+        case "respond":
+            return {"respond": str(body.get("content") or "")}
+        case _:
+            edited = json_values(body.get("arguments"))
+            return {"approve": dict(edited)} if isinstance(edited, Mapping) else "approve"
+
+
+def _called(calls: Sequence[RecordedCall]) -> list[dict[str, Any]]:
+    """Return each different call once."""
+    found: list[dict[str, Any]] = []
+    for call in calls:
+        one: dict[str, Any] = {"tool": call.tool}
+        if isinstance(call.arguments, Mapping):
+            one["arguments"] = dict(call.arguments)
+        if one not in found:
+            found.append(one)
+    return found

@@ -1,14 +1,127 @@
-"""Checks of expectations on the run of a case. Pure: nothing but the case and the records of its run is read."""
+"""The run of a case as its records describe it, and what is checked about it: expectations, and judges of a user.
+
+Checks are pure: nothing but the case and the records of its run is read. A judge that raises is an error of that case.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
-from orchestrator.runtime.evaluation.case import CallExpectation, OutputExpectation
-from orchestrator.runtime.evaluation.case_run import CaseRun, json_values
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Record
+from orchestrator.kernel.thread import called
+from orchestrator.kernel.time_limit import TimeLimitPassed, limited
+from orchestrator.llm.port import Clock
+from orchestrator.runtime.evaluation.case import WAITING, CallExpectation, EvaluationCase, OutputExpectation
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.runs.result import recorded_result
+from orchestrator.runtime.runs.story import Story
+from orchestrator.tools.result import explain
+from orchestrator_guards import Verdict
+
+ACTOR = "evaluation"
+"""Who answers the questions of a case, and who cancels a run that waits for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call whose tool ran."""
+
+    tool: str
+    arguments: Any
+    """The arguments that the tool got; None if the records do not have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """The ended run of a case, for checks and judges.
+
+    Example:
+        def polite(run: CaseRun) -> bool:
+            return "please" in run.output
+    """
+
+    case: EvaluationCase
+    result: Result
+    """As `Runs.result` returns it: the output is JSON."""
+    calls: tuple[RecordedCall, ...]
+    """The calls whose tool ran, in order."""
+    states: tuple[str, ...]
+    """The states of the run in order, from the initial one."""
+    asked: tuple[str, ...]
+    """Tools about whose calls a person was asked."""
+    requests: int
+    """Answers of the model, without those of child runs."""
+    seconds: float
+    """Time of the run, without waiting for people."""
+    waited: str
+    """The question that the case has no answer to, for which the run was cancelled; empty if there is none."""
+
+    @classmethod
+    def of(cls, case: EvaluationCase, run_id: str, records: Sequence[Record]) -> Self:
+        """Read the records of an ended run."""
+        story = Story.of(run_id, records)
+        return cls(
+            case=case,
+            result=recorded_result(story, records),
+            calls=tuple(_recorded_calls(story)),
+            states=tuple(_states(story, records)),
+            asked=tuple(str(record.body.get("tool", "")) for record in records if record.kind == "asked"),
+            requests=story.requests,
+            seconds=story.elapsed,
+            waited=next((str(body.get("why")) for kind, body in story.decisions if _is_ours(kind, body)), ""),
+        )
+
+    @property
+    def output(self) -> Any:
+        """The final answer: text or JSON; None without one."""
+        return self.result.output
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the run, or `waiting`."""
+        return WAITING if self.waited else self.result.outcome.value
+
+
+def _is_ours(kind: str, body: Mapping[str, Any]) -> bool:
+    return bool(kind == "control" and body.get("by") == ACTOR and body.get("kind") == "cancel")
+
+
+def _recorded_calls(story: Story) -> list[RecordedCall]:
+    said = {
+        int(entry.answer.get("iteration") or 0): entry.message.get("tool_calls") or ()
+        for entry in story.conversation
+        if entry.answer is not None
+    }
+    found = []
+    for entry in story.ledger.entries.values():
+        if not entry.effect:  # refused before it had an intent
+            continue
+        calls = said.get(entry.turn, ())
+        text = entry.arguments
+        if text is None and entry.position < len(calls):
+            text = (calls[entry.position].get("function") or {}).get("arguments")
+        found.append(RecordedCall(entry.tool, json_values(text)))
+    return found
+
+
+def json_values(value: Any) -> Any:
+    """Return a text that is JSON parsed, and any other value as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def _states(story: Story, records: Sequence[Record]) -> list[str]:
+    path = [record.body for record in records if record.kind == "transition"]
+    states = [str(path[0]["source"]), *(str(body["dest"]) for body in path)] if path else [story.state]
+    return [one for number, one in enumerate(states) if number == 0 or one != states[number - 1]]
+
 
 _SHOWN: Final = 200
 _NOTHING: Final = object()
@@ -242,3 +355,77 @@ def _shown(value: Any) -> str:
 def _shown_text(text: str, *, quoted: bool = False) -> str:
     cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
     return repr(cut) if quoted else cut
+
+
+JUDGE_SECONDS: Final = 120.0
+"""Time limit of a judge for one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The answer of a judge with its reason.
+
+    Example:
+        return Judgement(score=0.8, reason="polite, but long")
+    """
+
+    passed: bool | None = None
+    """None: the score decides, by the threshold of the case."""
+    reason: str = ""
+    score: float | None = None
+    """From 0 to 1."""
+
+
+Judge: TypeAlias = Callable[[CaseRun], Any]
+"""A function of a CaseRun, sync (called in a thread) or async. It returns a bool, a score from 0 to 1, a Judgement or a
+Verdict of a guard.
+"""
+
+
+def named_judges(judges: Mapping[str, Judge] | Iterable[Judge]) -> dict[str, Judge]:
+    """Return name -> judge; a function has its own name. Raises ConfigError."""
+    pairs = list(judges.items()) if isinstance(judges, Mapping) else [(_name(one), one) for one in judges]
+    for name, judge in pairs:
+        if not callable(judge):
+            raise ConfigError(f"judge {name!r} is {judge!r:.60}; give a function of a CaseRun")
+    if len(dict(pairs)) < len(pairs):
+        raise ConfigError("two judges have one name: give them as a dict, or with NAME=MODULE:FUNCTION")
+    return dict(pairs)
+
+
+def _name(judge: object) -> str:
+    return str(getattr(judge, "__name__", type(judge).__name__))
+
+
+async def judge_run(name: str, judge: Judge, run: CaseRun, clock: Clock) -> CaseCheck:
+    """Return what a judge says about a run; its error is an error of the case."""
+    label = f"judge {name}"
+    try:
+        said = await limited(lambda: called(judge, run, label), JUDGE_SECONDS, clock)
+        found = _judgement(said, run.case.threshold)
+    except TimeLimitPassed:
+        return CaseCheck(label, passed=False, why=f"no answer within {JUDGE_SECONDS:g} s", error=True)
+    except Exception as error:  # noqa: BLE001 - code of the user
+        return CaseCheck(label, passed=False, why=explain(error), error=True)
+    return CaseCheck(label, bool(found.passed), found.reason, found.score)
+
+
+def _judgement(said: object, threshold: float) -> Judgement:
+    """Return the answer of a judge in one form. Raises TypeError, ValueError for another type or score."""
+    if isinstance(said, Verdict):
+        return Judgement(said.ok, "" if said.ok else said.explain())
+    if isinstance(said, bool):
+        return Judgement(said)
+    if isinstance(said, int | float):
+        said = Judgement(score=float(said))
+    if not isinstance(said, Judgement):
+        kinds = "a bool, a score from 0 to 1, a Judgement or a Verdict"
+        raise TypeError(f"the judge returned {type(said).__name__}; it must return {kinds}")
+    if said.score is not None and not (math.isfinite(said.score) and 0 <= said.score <= 1):
+        raise ValueError(f"the score is {said.score}; it must be between 0 and 1")
+    if said.passed is None:
+        if said.score is None:
+            raise ValueError("the Judgement has neither passed nor a score")
+        reason = said.reason or f"the score is {said.score:g}, the least that passes is {threshold:g}"
+        return Judgement(said.score >= threshold, reason, said.score)
+    return said
