@@ -18,7 +18,7 @@ from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.spread import spread
-from orchestrator.engines.garbage_collection import tune_garbage_collection
+from orchestrator.engines.process import tune_garbage_collection
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at

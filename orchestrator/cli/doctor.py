@@ -21,7 +21,7 @@ from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.store import OpenStore, existing, head_json, head_reason, holder, journal_file
 from orchestrator.cli.spread import spread
-from orchestrator.engines.garbage_collection import garbage_collection_setting, worker_setting
+from orchestrator.engines.process import garbage_collection_setting, worker_setting
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.difference import JournalDifference, difference

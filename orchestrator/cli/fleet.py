@@ -28,8 +28,8 @@ from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.dispatcher import Dispatcher, Scheduler, WorkerLimits
-from orchestrator.engines.garbage_collection import tune_garbage_collection
 from orchestrator.engines.operator_command import OperatorCommand
+from orchestrator.engines.process import tune_garbage_collection
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, JournalError, MissingExtra, OrchestratorError
 from orchestrator.journal.address import Address, JournalAddress

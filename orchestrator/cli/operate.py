@@ -16,9 +16,8 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
-from orchestrator.engines.engine_directory import ANSWERS_WITHIN, EngineInfo, ask, engines, meant
+from orchestrator.engines.engine_directory import ANSWERS_WITHIN, STATUS, EngineInfo, ask, engines, meant
 from orchestrator.engines.operator_command import OperatorCommand
-from orchestrator.engines.registration import STATUS
 
 Body = Mapping[str, Any]
 

@@ -77,7 +77,11 @@ class DbosDispatcher:
         caps: WorkerLimits | None = None,
         schema: str = "orchestrator_dbos",
     ) -> None:
-        self._dbos = _library()
+        try:
+            import dbos
+        except ImportError as error:
+            raise MissingExtra("DBOS", "dbos", "workers") from error
+        self._dbos: Any = dbos
         self._address = _url(dsn)
         self._caps = caps or WorkerLimits()
         self._schema = schema
@@ -157,7 +161,11 @@ class DbosDispatcher:
             def opened() -> Any:
                 if self._over.is_set():
                     raise RuntimeError("this worker has stopped")
-                return _bounded(dialect.connect(*given, **named))
+                db = dialect.connect(*given, **named)
+                with db.cursor() as cursor:
+                    cursor.execute(_bound())
+                db.commit()
+                return db
 
             def may_retry(error: Exception) -> bool:
                 return self._launched and isinstance(error, dialect.dbapi.OperationalError)
@@ -203,18 +211,17 @@ class DbosDispatcher:
             await self._call("resume_workflows", lost, queue_name=QUEUE)
         if (now := time.monotonic()) >= self._cleans:
             self._cleans = now + _CLEANS
-            if await self._clean() == _MOST:
+            # Delete old finished workflows, which DBOS keeps for ever and nothing reads again.
+            before = datetime.now(UTC) - timedelta(seconds=_KEPT)
+            about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
+            over = await self._call(
+                "list_workflows", **about, limit=_MOST, load_input=False, load_output=False
+            )
+            if over:
+                await self._call("delete_workflows", [one.workflow_id for one in over])
+            if len(over) == _MOST:
                 self._cleans = now
         return len(lost)
-
-    async def _clean(self) -> int:
-        """Delete old finished workflows, which DBOS keeps for ever and nothing reads again. Return how many."""
-        before = datetime.now(UTC) - timedelta(seconds=_KEPT)
-        about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
-        over = await self._call("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
-        if over:
-            await self._call("delete_workflows", [one.workflow_id for one in over])
-        return len(over)
 
     async def cease(self) -> None:
         """Stop taking slices. Running slices continue and belong to this worker until it is known to be dead."""
@@ -313,14 +320,6 @@ def _bound() -> bytes:
     return b"SET idle_in_transaction_session_timeout = %d" % (_FROZEN * 1000)
 
 
-def _bounded(db: Any) -> Any:
-    """Return the new connection after the server was asked to close its idle transactions soon."""
-    with db.cursor() as cursor:
-        cursor.execute(_bound())
-    db.commit()
-    return db
-
-
 def registered(library: Any) -> None:
     """Register the one workflow with DBOS."""
 
@@ -341,14 +340,6 @@ def _url(given: str | JournalAddress) -> JournalAddress:
     if isinstance(address, JournalAddress) and "://" in address.secret:
         return address
     raise ConfigError("DBOS needs the address of a database: postgresql://user:password@host:port/database")
-
-
-def _library() -> Any:
-    try:
-        import dbos
-    except ImportError as error:
-        raise MissingExtra("DBOS", "dbos", "workers") from error
-    return dbos
 
 
 def _said(error: Exception, address: JournalAddress) -> str:

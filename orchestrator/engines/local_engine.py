@@ -8,7 +8,7 @@
         await engine.run_until_signal()
 
 Submitted runs wait in memory, first come first served; the journal knows a run only after it has started. Runs of one
-conversation run one after the other. A parked run returns its slot and queues for one when it can continue (`slot`
+conversation run one after the other. A parked run returns its slot and queues for one when it can continue (`Slots`
 documents the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits
 ends without a slot, because it only writes a few records. Leaving the block drains the engine, at once after an error.
 
@@ -19,6 +19,18 @@ caught them from the start replaced the handlers of uvicorn, which then never cl
 An engine has no thread: call it only in the process and event loop that started it, and from other threads with
 `asyncio.run_coroutine_threadsafe`. After a fork the child process has to make its own engine. Every task is awaited
 before the engine has stopped, and a caller's cancellation ends only the caller's waiting.
+
+Draining an engine: runs that can end in time end, the others are left in the journal and can be resumed.
+
+1. Queued runs do not start. They are rejected, or stay in the journal if it has them.
+2. Active runs get `grace` seconds to end. The drain does not wait for runs that wait for a person.
+3. The remaining runs are asked to pause before their next step, with the reason `shutdown`, and get SETTLE seconds.
+4. Runs that are still inside a step are interrupted. Recovery treats them like runs after a crash, by the effects of
+   their tools. Runs that wait are left as they are. A tool that ignores its cancellation is abandoned after the run's
+   `cancel_seconds` (kernel/abandonment.py). An unavailable journal server is not waited for: a supervisor would not
+   wait for it either.
+
+A later drain may shorten step 2, or steps 2 and 3, while they last.
 """
 
 from __future__ import annotations
@@ -28,31 +40,161 @@ import contextlib
 import functools
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
-from orchestrator.engines.agent import AgentResultT_co, EngineAgent, RunLimits, SubmitArguments
-from orchestrator.engines.agent_registry import AgentRegistry
-from orchestrator.engines.command_handler import CommandHandler
+from orchestrator.engines.agent import AgentRegistry, AgentResultT_co, EngineAgent, RunLimits, SubmitArguments
 from orchestrator.engines.dispatcher import Scheduler
-from orchestrator.engines.drain import Drain, DrainReport
-from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import EngineJob, Handle
-from orchestrator.engines.loop_affinity import LoopAffinity, current_affinity, refuse_foreign
-from orchestrator.engines.operator_command import ActiveCommands, OperatorCommand
+from orchestrator.engines.engine_directory import EngineLog, Registration
+from orchestrator.engines.operator_command import ActiveCommands, CommandHandler, OperatorCommand
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
-from orchestrator.engines.registration import Registration
-from orchestrator.engines.run_queue import RunQueue
-from orchestrator.engines.stop_signal import first_signal
-from orchestrator.errors import ConfigError, JournalError, NotAdmitting, OtherAgent, RunError, RunExists
+from orchestrator.engines.process import LoopAffinity, current_affinity, first_signal, refuse_foreign
+from orchestrator.engines.run_queue import EngineJob, Handle, RunQueue
+from orchestrator.errors import (
+    ConfigError,
+    JournalError,
+    NotAdmitting,
+    OtherAgent,
+    RunError,
+    RunExists,
+    RunUnknown,
+    Suspended,
+)
+from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Follower
 from orchestrator.kernel.thread import running_loop
+from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.run_stream import RunStream
 from orchestrator.runtime.service.answer import default_actor
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.instrument import Load
+
+SETTLE = 5.0
+"""Seconds that runs get to finish their step.
+
+A supervisor has to wait for grace + SETTLE + the greatest `cancel_seconds` of its runs, with some reserve.
+"""
+
+HURRY = 10.0
+"""Seconds after a forced drain in which calls do not wait for an unavailable journal server."""
+
+SHUTDOWN = "shutdown"
+_INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReport:
+    """The outcome of each run when an engine was drained, by run id."""
+
+    ended: tuple[str, ...] = ()
+    """Ended within the grace period."""
+    parked: tuple[str, ...] = ()
+    """Left in the journal between two steps, or where they waited for a person."""
+    interrupted: tuple[str, ...] = ()
+    """Left in the journal inside a step."""
+    refused: tuple[str, ...] = ()
+    """Never started; they are not in the journal."""
+
+
+class Drain:
+    """Drain a queue of runs."""
+
+    def __init__(self, name: str, line: RunQueue, clock: Clock, why: str) -> None:
+        self._name = name
+        self._line = line
+        self._clock = clock
+        self._why = why
+        self._found: dict[str, list[str]] = {"ended": [], "parked": [], "interrupted": [], "refused": []}
+        self._ends: float | None = None
+        self._at_once = False
+
+    def shorten(self, seconds: float) -> None:
+        """End the grace period in at most this many seconds; SETTLE does not change."""
+        ends = self._clock.monotonic() + seconds
+        if not self._line.frozen and (self._ends is None or ends < self._ends):
+            self._ends = ends
+            self._line.changed.set()
+
+    def hurry(self) -> None:
+        """Interrupt all remaining runs at once."""
+        self._at_once = True
+        self._line.changed.set()
+
+    async def run(self) -> DrainReport:
+        """Drain the queue and return the outcome of its runs."""
+        line = self._line
+        for job in self._line.let_go(lambda _: True):
+            if job.stored:
+                self._found["parked"].append(job.run_id)
+                job.settle(Suspended(job.run_id, SHUTDOWN))
+            else:
+                self._found["refused"].append(job.run_id)
+                job.settle(NotAdmitting(self._name, self._why, "submit it to another engine"))
+        begun = list(line.live.values())
+        await self._until_idle()
+        line.freeze()
+        for job in self._line.active():
+            if not job.hosting.ask(job.run_id, "pause", by=SHUTDOWN, why=self._why):
+                self._cut(job)  # it has not reached the journal yet
+        self._ends = self._clock.monotonic() + SETTLE
+        await self._until_idle()
+        left = list(line.live.values())
+        for job in left:
+            _hurry(job.hosting.journal)
+            self._cut(job)
+        if tasks := [job.task for job in left if job.task is not None]:
+            await asyncio.wait(tasks)
+        for job in left:
+            await self._signal(job)
+        self._found["ended"] += [job.run_id for job in begun if job not in left]
+        return DrainReport(**{name: tuple(found) for name, found in self._found.items()})
+
+    async def _until_idle(self) -> None:
+        """Return when no run is active any more, or when the time is up."""
+        line, clock = self._line, self._clock
+        while line.active() and not self._at_once:
+            left = None if self._ends is None else self._ends - clock.monotonic()
+            if left is not None and left <= 0:
+                return
+            line.changed.clear()
+            alarm = None if left is None else clock.call_later(left, line.changed.set)
+            try:
+                await line.changed.wait()
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
+
+    def _cut(self, job: EngineJob) -> None:
+        job.cut = True
+        if job.task is not None:
+            job.task.cancel()
+
+    async def _signal(self, job: EngineJob) -> None:
+        """Record the outcome of an interrupted run from its state in the journal."""
+        if job.end.done():  # it ended nevertheless
+            self._found["ended"].append(job.run_id)
+            return
+        try:
+            head = await job.hosting.journal.head(job.run_id)
+        except RunUnknown:
+            self._found["refused"].append(job.run_id)
+            job.settle(NotAdmitting(self._name, self._why, "submit it to another engine"))
+            return
+        except JournalError:
+            reason = _INTERRUPTED
+        else:
+            reason = head.reason or _INTERRUPTED
+        self._found["interrupted" if reason == _INTERRUPTED else "parked"].append(job.run_id)
+        job.settle(Suspended(job.run_id, reason))
+
+
+def _hurry(journal: Journal) -> None:
+    """Make a journal with a server stop waiting for that server. Other journals have no server."""
+    hurry = getattr(journal, "hurry", None)
+    if hurry is not None:
+        hurry(HURRY)
 
 
 class LocalEngine(Generic[AgentResultT_co]):
@@ -127,7 +269,22 @@ class LocalEngine(Generic[AgentResultT_co]):
         running_loop()
         if self._affinity is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
-        await self._open()
+        # Attach the agents and create the engine's run in the journal, all or nothing.
+        self._agents.attach(self, self._line, self._active_commands)
+        try:
+            self.found = await self._orphans.found()
+            limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
+            how = {"recover": self._recover} | ({"placed": True} if self._orphans.places else {})
+            await self._registration.begin(
+                {"name": self.name, **limits, **how, "agents": self._agents.plain()}
+            )
+        except BaseException:
+            self._agents.detach(self)
+            raise
+        self._affinity = current_affinity()
+        self._log.started(self._line.slots.limit, len(self.found))
+        if self._journal.shared:
+            self._background(self._registration.listen(self._commands.take), "inbox")
         try:
             await self._registration.close_lost(f"engine {self.name}")
             if self._recover == "resume":
@@ -137,20 +294,6 @@ class LocalEngine(Generic[AgentResultT_co]):
             await self._drain_at_once()
             raise
         return self.found
-
-    async def _open(self) -> None:
-        """Attach the agents and create the engine's run in the journal, all or nothing."""
-        self._agents.attach(self, self._line, self._active_commands)
-        try:
-            self.found = await self._orphans.found()
-            await self._registration.begin(self._about())
-        except BaseException:
-            self._agents.detach(self)
-            raise
-        self._affinity = current_affinity()
-        self._log.started(self._line.slots.limit, len(self.found))
-        if self._journal.shared:
-            self._background(self._registration.listen(self._commands.take), "inbox")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -312,11 +455,6 @@ class LocalEngine(Generic[AgentResultT_co]):
 
     # ---- private: start ----
 
-    def _about(self) -> dict[str, Any]:
-        limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
-        how = {"recover": self._recover} | ({"placed": True} if self._orphans.places else {})
-        return {"name": self.name, **limits, **how, "agents": self._agents.plain()}
-
     def _background(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))
 
@@ -351,13 +489,10 @@ class LocalEngine(Generic[AgentResultT_co]):
 
     async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
         """Complete an operation even if its caller is cancelled meanwhile; stopping the engine waits for it."""
-        await asyncio.shield(self._ordered(doing))
-
-    def _ordered(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(doing)
         self._command_tasks.add(task)
         task.add_done_callback(self._command_tasks.discard)
-        return task
+        await asyncio.shield(task)
 
     def _begin_to_drain(self, command: OperatorCommand) -> asyncio.Task[DrainReport]:
         seconds = command.about

@@ -24,11 +24,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
-from orchestrator.engines.agent_registry import AgentRegistry
+from orchestrator.engines.agent import AgentRegistry
 from orchestrator.engines.dispatcher import Scheduler
-from orchestrator.engines.handle import Handle
-from orchestrator.engines.live_versions import LiveVersions
-from orchestrator.engines.run_queue import RunQueue
+from orchestrator.engines.engine_directory import LiveVersions
+from orchestrator.engines.run_queue import Handle, RunQueue
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
@@ -126,9 +125,28 @@ class OrphanRecovery:
                 continue
             try:
                 lost = self._since < 0
-                await self._receive_notifications()
+                # Check the runs that something was posted for.
+                position, news = await self._journal.news(self._since)
+                if self._since < 0:  # missed messages are unknown
+                    self._seen_positions.clear()
+                    self._failed.clear()
+                for run_id in news:
+                    self._seen_positions.pop(run_id, None)
+                    self._failed.discard(run_id)
+                    with contextlib.suppress(RunUnknown, Corrupt):
+                        await self._look(await self._journal.head(run_id))
+                self._since = position
                 if (began := clock.monotonic()) >= due or lost:
-                    await self._scan()
+                    # Check all runs that have not ended.
+                    found = [head for status in ("open", "parked") for head in await self._of(status)]
+                    for head in found:
+                        await self._look(head)
+                    known = {head.run_id for head in found}
+                    self._seen_positions = {
+                        run_id: mark for run_id, mark in self._seen_positions.items() if run_id in known
+                    }
+                    self._failed &= known
+                    self._placed = {run_id: mark for run_id, mark in self._placed.items() if run_id in known}
                     ended = clock.monotonic()
                     due = ended + max(self._every, _SHARE * (ended - began))
             except JournalError:  # its writers report it, and `doctor` reports damage
@@ -139,31 +157,6 @@ class OrphanRecovery:
         self._stopped = True
 
     # ---- private ----
-
-    async def _receive_notifications(self) -> None:
-        """Check the runs that something was posted for."""
-        position, news = await self._journal.news(self._since)
-        if self._since < 0:  # missed messages are unknown
-            self._seen_positions.clear()
-            self._failed.clear()
-        for run_id in news:
-            self._seen_positions.pop(run_id, None)
-            self._failed.discard(run_id)
-            with contextlib.suppress(RunUnknown, Corrupt):
-                await self._look(await self._journal.head(run_id))
-        self._since = position
-
-    async def _scan(self) -> None:
-        """Check all runs that have not ended."""
-        found = [head for status in ("open", "parked") for head in await self._of(status)]
-        for head in found:
-            await self._look(head)
-        known = {head.run_id for head in found}
-        self._seen_positions = {
-            run_id: mark for run_id, mark in self._seen_positions.items() if run_id in known
-        }
-        self._failed &= known
-        self._placed = {run_id: mark for run_id, mark in self._placed.items() if run_id in known}
 
     async def _of(self, status: str) -> list[RunHead]:
         found, _ = await heads(self._journal, status=status)  # `doctor` reports damage
@@ -199,8 +192,17 @@ class OrphanRecovery:
             self._seen_positions[head.run_id] = (head.seq, run.expires_at)
         elif self._free(head, name) and not self._stopped:
             if self._scheduler is None:
-                return self._take(head, name)
-            await self._schedule(self._scheduler, head, run.tenant)
+                self._seen_positions.pop(head.run_id, None)
+                work = functools.partial(self._go_on, head, name)
+                job = self._agents.stored_job(head, name, work)
+                job.end.add_done_callback(functools.partial(self._over, head.run_id))
+                self._line.enter(job, bounded=False)  # the bound applies to new runs only
+                return Handle(job)
+            now = self._agents.clock.monotonic()
+            seq, told = self._placed.get(head.run_id, (-1, 0.0))
+            if seq != head.seq or now - told >= AGAIN:
+                await self._scheduler.submit(head.run_id, head.seq, tenant=run.tenant)
+                self._placed[head.run_id] = head.seq, now
         return None
 
     async def _is_for(self, host: Hosting, head: RunHead, run: OpenRun) -> bool:
@@ -232,21 +234,6 @@ class OrphanRecovery:
             return False
         seq, expires_at = self._seen_positions.get(run_id, (-1, 0.0))
         return seq != head.seq or 0 < expires_at <= self._agents.clock.time()
-
-    async def _schedule(self, scheduler: Scheduler, head: RunHead, tenant: str) -> None:
-        now = self._agents.clock.monotonic()
-        seq, told = self._placed.get(head.run_id, (-1, 0.0))
-        if seq != head.seq or now - told >= AGAIN:
-            await scheduler.submit(head.run_id, head.seq, tenant=tenant)
-            self._placed[head.run_id] = head.seq, now
-
-    def _take(self, head: RunHead, agent: str) -> Handle:
-        self._seen_positions.pop(head.run_id, None)
-        work = functools.partial(self._go_on, head, agent)
-        job = self._agents.stored_job(head, agent, work)
-        job.end.add_done_callback(functools.partial(self._over, head.run_id))
-        self._line.enter(job, bounded=False)  # the bound applies to new runs only
-        return Handle(job)
 
     async def _go_on(self, head: RunHead, agent: str) -> Any:
         """Resume a run, unless it was moved while it was queued and now waits for a person."""

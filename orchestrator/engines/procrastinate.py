@@ -191,25 +191,22 @@ class ProcrastinateDispatcher:
         app = self._library.App(connector=connector)
         app.task(name=TASK, queue=QUEUE)(self._driven)
         try:
-            await self._made()
+            # Create the tables if they do not exist.
+            import psycopg
+            from procrastinate.schema import SchemaManager
+
+            options = f"-c search_path={self._schema}"
+            async with await psycopg.AsyncConnection.connect(self._address.secret, options=options) as db:
+                await db.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
+                found = await db.execute("SELECT to_regclass(%s)", (f"{self._schema}.procrastinate_jobs",))
+                if await found.fetchone() == (None,):
+                    await db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}".encode())
+                    await db.execute(SchemaManager.get_schema().encode())
             await app.open_async()
         except Exception as error:
             await app.close_async()
             raise StoreDown(f"Procrastinate could not start: {self._said(error)}") from error
         self._app = app
-
-    async def _made(self) -> None:
-        """Create the tables if they do not exist."""
-        import psycopg
-        from procrastinate.schema import SchemaManager
-
-        options = f"-c search_path={self._schema}"
-        async with await psycopg.AsyncConnection.connect(self._address.secret, options=options) as db:
-            await db.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-            found = await db.execute("SELECT to_regclass(%s)", (f"{self._schema}.procrastinate_jobs",))
-            if await found.fetchone() == (None,):
-                await db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}".encode())
-                await db.execute(SchemaManager.get_schema().encode())
 
     def _said(self, error: Exception) -> str:
         return hidden(f"{type(error).__name__}: {error}".split("\n", 1)[0], self._address)

@@ -58,7 +58,19 @@ class DurableAgent:
             await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and (asked := await watching):
                 return [_question_of(one) for one in asked]
-            return _answer(await asyncio.shield(task))
+            result = await asyncio.shield(task)
+            output = result.output
+            try:
+                text = output_text(output)
+            except ResultUnreadable as error:
+                # The run has ended all the same, and a client must not start it again.
+                text = unreadable_text(str(error))
+            if result.outcome is not Outcome.COMPLETED:
+                text = f"the run {ended_as(result)}" + (
+                    "" if output is None else f"; its last answer: {text}"
+                )
+            data = {"run_id": result.run_id, "outcome": result.outcome.value, "reason": result.reason}
+            return RunAnswer(text, result.outcome is not Outcome.COMPLETED, data)
         finally:
             watching.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -143,28 +155,13 @@ def _key_of(question: Question) -> str:
 
 def _question_of(question: Question) -> RunQuestion:
     if question.input is None:
-        return RunQuestion(_key_of(question), _text(question))
+        asked = {"unknown_effect": "It is not known whether this call took effect. Run it again?"}
+        first = asked.get(question.why, f"May the agent call {question.tool}?")
+        return RunQuestion(
+            _key_of(question),
+            f"{first}\n{question.tool} {question.arguments}"
+            + (f"\n{question.notice}" if question.notice else ""),
+        )
     request = request_of(question.input)
     text = request.message + (f"\n{request.url}" if request.url else "")
     return RunQuestion(_key_of(question), text, request.schema, request.url)
-
-
-def _text(question: Question) -> str:
-    """Return a question for a person."""
-    asked = {"unknown_effect": "It is not known whether this call took effect. Run it again?"}
-    first = asked.get(question.why, f"May the agent call {question.tool}?")
-    return f"{first}\n{question.tool} {question.arguments}" + (
-        f"\n{question.notice}" if question.notice else ""
-    )
-
-
-def _answer(result: Result[Any]) -> RunAnswer:
-    output = result.output
-    try:
-        text = output_text(output)
-    except ResultUnreadable as error:  # the run has ended all the same, and a client must not start it again
-        text = unreadable_text(str(error))
-    if result.outcome is not Outcome.COMPLETED:
-        text = f"the run {ended_as(result)}" + ("" if output is None else f"; its last answer: {text}")
-    data = {"run_id": result.run_id, "outcome": result.outcome.value, "reason": result.reason}
-    return RunAnswer(text, result.outcome is not Outcome.COMPLETED, data)

@@ -24,12 +24,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from orchestrator.engines.agent import EngineAgent, refuse_bound
-from orchestrator.engines.agent_registry import AgentRegistry
+from orchestrator.engines.agent import AgentRegistry, EngineAgent, refuse_bound
 from orchestrator.engines.dispatcher import Dispatcher
-from orchestrator.engines.drain import DrainReport
-from orchestrator.engines.live_versions import LiveVersions
-from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.engine_directory import LiveVersions
+from orchestrator.engines.local_engine import DrainReport, LocalEngine
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
@@ -138,27 +136,29 @@ class Worker:
     # ---- lifecycle ----
 
     async def __aenter__(self) -> Self:
-        await self._refuse_twin()
+        # Another worker of this name must not live: the dispatcher could not tell them apart.
+        if not self.name:
+            raise ConfigError("a worker needs a unique name: PostgresJournal(dsn, name=…)")
+        await self._journal.open()
+        until = self._agents.clock.monotonic() + TWIN
+        while sum(peer.alive and peer.name == self.name for peer in await self._peers()) > 1:
+            if self._agents.clock.monotonic() >= until:
+                raise ConfigError(f"a worker named {self.name!r} runs already; give each worker its own name")
+            await asyncio.sleep(BEAT / 4)
         self._parked = {name: self._agents[name].parks for name in self._agents}
         for name in self._agents:
             self._agents[name].parks = True
         try:
-            await self._begin()
+            # The dispatcher starts first, because it creates its tables.
+            await self._dispatcher.start(self._drive, self.name, self._slots)
+            await self._engine.start()
+            for work, what in ((self._reap(), "reaper"), (self._cease(), "end")):
+                self._tasks.append(asyncio.create_task(work, name=f"worker {self.name} {what}"))
         except BaseException:
             self._back_as_they_were()
             await self._dispatcher.stop()
             raise
         return self
-
-    async def _begin(self) -> None:
-        """Start the dispatcher first, because it creates its tables.
-
-        Its calls of `_drive` wait until the engine admits runs.
-        """
-        await self._dispatcher.start(self._drive, self.name, self._slots)
-        await self._engine.start()
-        for work, what in ((self._reap(), "reaper"), (self._cease(), "end")):
-            self._tasks.append(asyncio.create_task(work, name=f"worker {self.name} {what}"))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -195,17 +195,6 @@ class Worker:
 
     # ---- private ----
 
-    async def _refuse_twin(self) -> None:
-        """Raise ConfigError if another worker of this name lives: the dispatcher could not distinguish them."""
-        if not self.name:
-            raise ConfigError("a worker needs a unique name: PostgresJournal(dsn, name=…)")
-        await self._journal.open()
-        until = self._agents.clock.monotonic() + TWIN
-        while sum(peer.alive and peer.name == self.name for peer in await self._peers()) > 1:
-            if self._agents.clock.monotonic() >= until:
-                raise ConfigError(f"a worker named {self.name!r} runs already; give each worker its own name")
-            await asyncio.sleep(BEAT / 4)
-
     async def _peers(self) -> list[WorkerInfo]:
         found: list[WorkerInfo] = await self._journal.holders()
         return found
@@ -231,36 +220,36 @@ class Worker:
     async def _driven(self, run_id: str) -> None:
         """Execute a run. Raises JournalError, NotAdmitting, and the errors of the run."""
         try:
-            await self._gone_on(await self._journal.head(run_id))
+            head = await self._journal.head(run_id)
+            if head.status == "ended" or head.reason in {"poison", "paused"}:
+                return
+            name = self._agents.resumer(head)
+            if head.owner is not None:
+                here = None if name is None else self._agents[name].hosting
+                if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
+                    raise JournalError(f"run {head.run_id!r} lost its journal")
+                return
+            if name is None or not await self._versions.fits(self._agents[name].hosting, head):
+                self._return(head)
+                return
+            try:
+                await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
+            except OtherDefinition:
+                pass  # a sweep of the worker that has this agent submits the run
+            except (OtherAgent, OtherGraph, GraphError):
+                # Transferred, migrated, or its table is invalid here.
+                self._return(head)
         except (Held, RunExists, RunUnknown):
             pass  # another process owns it, or it is gone: submitted twice
         except Suspended as left:
             if left.reason in {"shutdown", "interrupted"}:
-                await self._hand_on(run_id)
-
-    async def _gone_on(self, head: RunHead) -> None:
-        """Resume an unowned run, unless it waits for a person.
-
-        Raises JournalError for a run that this process owns but does not execute: it lost its journal and is given
-        back when the journal is reachable again.
-        """
-        if head.status == "ended" or head.reason in {"poison", "paused"}:
-            return
-        name = self._agents.resumer(head)
-        if head.owner is not None:
-            here = None if name is None else self._agents[name].hosting
-            if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
-                raise JournalError(f"run {head.run_id!r} lost its journal")
-            return
-        if name is None or not await self._versions.fits(self._agents[name].hosting, head):
-            self._return(head)
-            return
-        try:
-            await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
-        except OtherDefinition:
-            pass  # a sweep of the worker that has this agent submits the run
-        except (OtherAgent, OtherGraph, GraphError):  # transferred, migrated, or its table is invalid here
-            self._return(head)
+                # Submit the run that this worker has left, so that another worker resumes it; else a sweep does it.
+                with contextlib.suppress(JournalError):
+                    head = await self._journal.head(run_id)
+                    name = self._agents.resumer(head)
+                    if head.status != "ended" and head.owner is None and name is not None:
+                        run = await self._agents[name].hosting.described(head)
+                        await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
     def _return(self, head: RunHead) -> None:
         """Submit a slice again that this worker cannot execute, after the dispatcher has noted its end here."""
@@ -276,15 +265,6 @@ class Worker:
             if idle and await self._versions.has(now, now.fingerprint, but=self._engine.run_id):
                 stored = StoredRun.of(now.run_id, await self._journal.load(now.run_id))
                 await self._dispatcher.submit(now.run_id, now.seq, tenant=stored.tenant)
-
-    async def _hand_on(self, run_id: str) -> None:
-        """Submit a run that this worker has left, so that another worker resumes it. If this fails, a sweep does it."""
-        with contextlib.suppress(JournalError):
-            head = await self._journal.head(run_id)
-            name = self._agents.resumer(head)
-            if head.status != "ended" and head.owner is None and name is not None:
-                run = await self._agents[name].hosting.described(head)
-                await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
     async def _cease(self) -> None:
         """Stop taking from the queue as soon as this worker starts to drain, so that other workers take its slices."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import apsw
 from prometheus_client import CollectorRegistry
 
-from orchestrator.engines.garbage_collection import tune_garbage_collection
+from orchestrator.engines.process import tune_garbage_collection
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall, Usage

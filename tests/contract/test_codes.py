@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from orchestrator.engines.handle import Phase
+from orchestrator.engines.run_queue import Phase
 from orchestrator.files.rollback import ChangeKind, UndoOutcome
 from orchestrator.kernel.lint import LintRule
 from orchestrator.kernel.outcome import Outcome

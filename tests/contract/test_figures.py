@@ -16,12 +16,9 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.kernel.writer": {
         "DOUBT": 0.5,
     },
-    "orchestrator.engines.drain": {
+    "orchestrator.engines.local_engine": {
         "SETTLE": 5.0,
         "HURRY": 10.0,
-    },
-    "orchestrator.engines.engine_directory": {
-        "ANSWERS_WITHIN": 2.0,
     },
     "orchestrator.engines.orphan_recovery": {
         "POLL": 0.25,
@@ -32,9 +29,10 @@ FIGURES: dict[str, dict[str, float]] = {
         "HEARTBEAT": 1.0,
         "STALLED": 5.0,
     },
-    "orchestrator.engines.registration": {
+    "orchestrator.engines.engine_directory": {
         "POLL": 0.15,
         "NOTIFY_SECONDS": 5.0,
+        "ANSWERS_WITHIN": 2.0,
     },
     "orchestrator.engines.worker": {
         "BEAT": 1.0,

@@ -26,7 +26,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/cli/runs/record.py:_follow": "a poll: prints what is new, and the timeout is its interval",
     "orchestrator/cli/metrics.py:_serve": "a poll: reads the journal, and the timeout is its interval",
     "orchestrator/console/feed.py:Feed._watch": "a poll: reads the version of the journal, also after a success",
-    "orchestrator/engines/registration.py:Registration.listen": "a poll: looks for commands, also after a success",
+    "orchestrator/engines/engine_directory.py:Registration.listen": "a poll: looks for commands, also after a success",
     "orchestrator/engines/orphan_recovery.py:OrphanRecovery.keep": "a poll: looks for orphaned runs",
     "orchestrator/engines/worker.py:Worker._reap": "a poll: looks for dead workers, also after a success",
     "orchestrator/kernel/driver.py:Driver._advance": "the driver: each turn is another event, an error fires one",

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.engines.engine_directory import ask, engines
-from orchestrator.engines.registration import STATUS
+from orchestrator.engines.engine_directory import STATUS, ask, engines
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Record, RunHead

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from orchestrator.engines.drain import SETTLE
-from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.local_engine import SETTLE, LocalEngine
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Request

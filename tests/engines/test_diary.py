@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from orchestrator.engines.handle import Phase
 from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.run_queue import Phase
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Posted

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.drain import HURRY, SETTLE, DrainReport
-from orchestrator.engines.handle import Handle, Phase
-from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.local_engine import HURRY, SETTLE, DrainReport, LocalEngine
+from orchestrator.engines.run_queue import Handle, Phase
 from orchestrator.errors import NotAdmitting, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal

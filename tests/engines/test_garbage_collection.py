@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.engines.garbage_collection import (
+from orchestrator.engines.process import (
     THRESHOLDS,
     garbage_collection_setting,
     tune_garbage_collection,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.engines import registration
-from orchestrator.engines.registration import Registration
+from orchestrator.engines import engine_directory
+from orchestrator.engines.engine_directory import Registration
 from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.clock import SystemClock
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "POLL", 0.001)
+    monkeypatch.setattr(engine_directory, "POLL", 0.001)
 
 
 @asynccontextmanager

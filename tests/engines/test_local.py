@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.engines.drain import DrainReport
-from orchestrator.engines.handle import Handle, Phase
-from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.local_engine import DrainReport, LocalEngine
+from orchestrator.engines.run_queue import Handle, Phase
 from orchestrator.errors import (
     ConfigError,
     NotAdmitting,

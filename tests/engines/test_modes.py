@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.handle import Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.operator_command import OperatorCommand
+from orchestrator.engines.run_queue import Phase
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.handle import Phase
+from orchestrator.engines.engine_directory import KINDS
 from orchestrator.engines.local_engine import LocalEngine
-from orchestrator.engines.operator_command import KINDS, OperatorCommand
+from orchestrator.engines.operator_command import OperatorCommand
+from orchestrator.engines.run_queue import Phase
 from orchestrator.errors import CancelRequested, ConfigError, NotAdmitting, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal

@@ -9,12 +9,11 @@ import logging
 
 import pytest
 
+from orchestrator.engines import engine_directory, procrastinate
 from orchestrator.engines import engine_directory as roster
-from orchestrator.engines import procrastinate, registration
-from orchestrator.engines.engine_directory import ask, engines
+from orchestrator.engines.engine_directory import STATUS, ask, engines
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
-from orchestrator.engines.registration import STATUS
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, Corrupt, JournalError, NotAdmitting, StoreDown, TooNew
 from orchestrator.journal.postgres import PostgresJournal
@@ -59,7 +58,7 @@ async def test_a_worker_that_was_taken_for_dead_is_reached_again_and_looks_after
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cut off for longer than its ttl, and the engine that closed its records has gone since."""
-    monkeypatch.setattr(registration, "POLL", 0.01)
+    monkeypatch.setattr(engine_directory, "POLL", 0.01)
     monkeypatch.setattr(roster, "ANSWERS_WITHIN", 30.0)
     async with (
         PostgresJournal(database) as host,

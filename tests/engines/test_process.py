@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import engine_directory as roster
-from orchestrator.engines.registration import POLL
+from orchestrator.engines.engine_directory import POLL
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import ENGINE, RunHead
 from tests.engines.process import Outside, Said, Start, Worker

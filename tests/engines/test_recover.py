@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from orchestrator.engines.handle import Handle
 from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.run_queue import Handle
 from orchestrator.errors import Held, StoreDown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Posted, RunHead

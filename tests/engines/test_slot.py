@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.engines.slot import Slots
+from orchestrator.engines.run_queue import Slots
 from orchestrator.errors import ConfigError
 
 Step = tuple[str, int]

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from orchestrator.engines.stop_signal import first_signal
+from orchestrator.engines.process import first_signal
 from tests.engines.process import Outside, Start
 from tests.engines.test_process import all_steps
 
@@ -59,7 +59,7 @@ async def test_a_handler_of_the_host_stays_whenever_it_was_set() -> None:
 
 FAULTHANDLER = """
 import asyncio, faulthandler, signal
-from orchestrator.engines.stop_signal import first_signal
+from orchestrator.engines.process import first_signal
 
 async def main():
     faulthandler.register(signal.SIGUSR1)

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.engines import orphan_recovery as uptake
 from orchestrator.engines.engine_directory import engines
-from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.run_queue import Handle, Phase
 from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, Edge, LocalEngine, MemoryJournal
-from orchestrator.engines import live_versions, orphan_recovery
+from orchestrator.engines import engine_directory, orphan_recovery
 from orchestrator.errors import StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.kernel.graph import Graph
@@ -31,7 +31,7 @@ WAYS = (Migration(LLM_LOOP.fingerprint, lambda stored: stored),)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_versions, "_REREAD", 0.0)
+    monkeypatch.setattr(engine_directory, "_REREAD", 0.0)
     monkeypatch.setattr(orphan_recovery, "LOOK", 0.01)
     monkeypatch.setattr(orphan_recovery, "POLL", 0.005)
 

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from orchestrator.cli import operate
-from orchestrator.engines import dbos, drain, orphan_recovery, registration
+from orchestrator.engines import dbos, engine_directory, local_engine, orphan_recovery
 from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
@@ -321,7 +321,7 @@ async def test_a_run_that_lost_its_journal_goes_on_once_the_server_is_back(serve
 GONE = """
 import asyncio, sys
 from orchestrator.cli import operate
-from orchestrator.engines import drain, registration
+from orchestrator.engines import local_engine, engine_directory
 from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
@@ -418,8 +418,8 @@ async def test_a_worker_stops_though_the_server_is_away_for_longer_than_anybody_
     server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its runs would wait out the journal's patience, one after the other, and a supervisor kills it."""
-    monkeypatch.setattr(drain, "SETTLE", 0.1)
-    monkeypatch.setattr(registration, "NOTIFY_SECONDS", 0.1)
+    monkeypatch.setattr(local_engine, "SETTLE", 0.1)
+    monkeypatch.setattr(engine_directory, "NOTIFY_SECONDS", 0.1)
     dsn, model = server.database(), Held()
     async with PostgresJournal(dsn, name="w1", patience=3600) as journal:
         async with Worker(

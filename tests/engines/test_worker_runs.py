@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import live_versions
+from orchestrator.engines import engine_directory
 from orchestrator.engines import worker as workers
 from orchestrator.engines.dispatcher import Drive
 from orchestrator.engines.worker import Worker
@@ -157,7 +157,7 @@ async def test_a_slice_of_another_agent_is_returned_as_long_as_a_live_worker_has
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "RETURN", 0.001)
-    monkeypatch.setattr(live_versions, "_REREAD", 0.0)
+    monkeypatch.setattr(engine_directory, "_REREAD", 0.0)
     journal, dispatcher, others = Shared(), Placed(), Placed()
     sales = agent(Stage(), journal, name="sales")
     await sales.deposit("quick", run_id="r", tenant="acme")

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines import drain
+from orchestrator.engines import local_engine
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request
@@ -94,7 +94,7 @@ async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dic
             stopping = engine.run_until_signal(ready=lambda: print(line, flush=True))  # noqa: T201
             if not settle:
                 return asdict(await stopping)
-            drain.SETTLE = 3600.0
+            local_engine.SETTLE = 3600.0
             report, _ = await asyncio.gather(stopping, settled(folder, engine))
             return asdict(report)
 

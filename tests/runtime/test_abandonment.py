@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator.engines import drain
+from orchestrator.engines import local_engine
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import AnswerRefused, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
@@ -234,7 +234,7 @@ async def _in_time(clock: FakeClock, work: Awaitable[T]) -> T:
 async def _stopped(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> Result | None:
     """Run to the stubborn code, stop it there in one way, and return what the caller gets: None for a run left."""
     if way == "drain":  # what SIGTERM does
-        monkeypatch.setattr(drain, "SETTLE", SOON)
+        monkeypatch.setattr(local_engine, "SETTLE", SOON)
         async with LocalEngine(place.runner, grace=0.0) as engine:
             handle = await engine.submit("go", run_id="r")
             await place.stubborn.reached.wait()

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator import Agent, LocalEngine, MemoryJournal
 from orchestrator.approval import Approval
-from orchestrator.engines import live_versions, orphan_recovery
+from orchestrator.engines import engine_directory, orphan_recovery
 from orchestrator.errors import GraphError, OtherGraph, RunUnknown, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.postgres import PostgresJournal
@@ -339,7 +339,7 @@ async def test_twenty_runs_wait_for_a_repair_and_continue_without_a_trace() -> N
 async def test_an_engine_leaves_runs_of_an_invalid_table_and_resumes_them_after_the_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_versions, "_REREAD", 0.0)
+    monkeypatch.setattr(engine_directory, "_REREAD", 0.0)
     monkeypatch.setattr(orphan_recovery, "LOOK", 0.01)
     monkeypatch.setattr(orphan_recovery, "POLL", 0.005)
     world = World(MemoryJournal())

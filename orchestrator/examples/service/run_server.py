@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from starlette.routing import Route
 
 from orchestrator import Agent, LocalEngine
-from orchestrator.engines.handle import Handle
+from orchestrator.engines.run_queue import Handle
 from orchestrator.errors import ConfigError, NotAdmitting, Overloaded, RunError, RunExists
 from orchestrator.events import Observer, RunEvent, RunSuspended
 from orchestrator.examples.service.schema import StartRequest
