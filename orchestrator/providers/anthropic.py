@@ -230,34 +230,29 @@ def _block(part: Mapping[str, Any]) -> Block | None:
             source = {"type": "url", "url": url}
         return {"type": "image", "source": source, **kept}
     if kind == "file":
-        return _document(part)
+        given = mapping(part.get("file"))
+        data = data_of(str(given.get("file_data") or ""))
+        if data is None:
+            raise ConfigError(
+                "Anthropic reads files from their bytes only; give file_data as a data URL with base64"
+            )
+        media, encoded = data
+        if media == "application/pdf":
+            source = {"type": "base64", "media_type": media, "data": encoded}
+        elif media.startswith("text/"):
+            text = b64decode(encoded).decode(errors="replace")
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+        else:
+            raise ConfigError(
+                f"Anthropic cannot read a file of type {media!r}; possible: application/pdf and text/*"
+            )
+        title = {"title": given["filename"]} if given.get("filename") else {}
+        return {"type": "document", "source": source, **title}
     if kind in ("reasoning", "pydantic_ai", "openai_chat", *CITATIONS) or (
         kind == "thinking" and not part.get("signature")
     ):
         return None  # another vendor's: only the API that made it accepts it back
     return dict(part)
-
-
-def _document(part: Mapping[str, Any]) -> Block:
-    """Return a file in this API's form: a PDF, or a text. Raises ConfigError for another media type."""
-    given = mapping(part.get("file"))
-    data = data_of(str(given.get("file_data") or ""))
-    if data is None:
-        raise ConfigError(
-            "Anthropic reads files from their bytes only; give file_data as a data URL with base64"
-        )
-    media, encoded = data
-    if media == "application/pdf":
-        source = {"type": "base64", "media_type": media, "data": encoded}
-    elif media.startswith("text/"):
-        text = b64decode(encoded).decode(errors="replace")
-        source = {"type": "text", "media_type": "text/plain", "data": text}
-    else:
-        raise ConfigError(
-            f"Anthropic cannot read a file of type {media!r}; possible: application/pdf and text/*"
-        )
-    title = {"title": given["filename"]} if given.get("filename") else {}
-    return {"type": "document", "source": source, **title}
 
 
 _THINKING = frozenset(("thinking", "redacted_thinking"))
@@ -598,7 +593,12 @@ class Anthropic(SdkModel):
             if response.finish_reason != "pause_turn":
                 break
             paused = replace(request, messages=[*request.messages, response.message()])
-            response = _joined(response, await super().complete(paused))
+            # One answer from a paused one and its continuation.
+            then = await super().complete(paused)
+            content = merged([*_parts(response), *_parts(then)])
+            reasoning = "\n\n".join(filter(None, (response.reasoning, then.reasoning)))
+            used = None if response.usage is None or then.usage is None else response.usage + then.usage
+            response = replace(then, content=content, usage=used, reasoning=reasoning or None)
         return response
 
     def _new_client(self) -> Any:
@@ -736,14 +736,6 @@ def _is_recursive(schema: Mapping[str, Any]) -> bool:
         return any(leads_back(inner, enclosing) for inner in part.values())
 
     return leads_back(top, frozenset(("#",)))
-
-
-def _joined(first: Response, then: Response) -> Response:
-    """Return one answer from a paused one and its continuation."""
-    content = merged([*_parts(first), *_parts(then)])
-    reasoning = "\n\n".join(filter(None, (first.reasoning, then.reasoning)))
-    used = None if first.usage is None or then.usage is None else first.usage + then.usage
-    return replace(then, content=content, usage=used, reasoning=reasoning or None)
 
 
 def _parts(response: Response) -> list[dict[str, Any]]:

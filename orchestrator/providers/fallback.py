@@ -165,18 +165,16 @@ class Fallback:
         with self._lock:
             now = self._clock.monotonic()
             if failure.kind == "context_length":
-                self._note_too_long(failed, input_bound(request.messages, request.tools))
+                size = input_bound(request.messages, request.tools)
+                for choice in self._choices:
+                    is_larger = not choice.window or not failed.window or choice.window > failed.window
+                    if choice is failed or not is_larger:
+                        choice.too_long = min(size, choice.too_long or size)
             else:
                 failed.ready_at = now + (failure.retry_after or self._cooldown)
             size = self._size(request)
             able = (one for one in self._choices if one is not failed and one.ready_at <= now)
             return next((one for one in able if one.takes(size)), None)
-
-    def _note_too_long(self, failed: _Choice, size: int) -> None:
-        for choice in self._choices:
-            is_larger = not choice.window or not failed.window or choice.window > failed.window
-            if choice is failed or not is_larger:
-                choice.too_long = min(size, choice.too_long or size)
 
 
 def _choice(llm: Any) -> _Choice:

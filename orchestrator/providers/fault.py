@@ -277,7 +277,10 @@ def of_exception(error: BaseException, *, partial: str = "", address: str = "") 
             status, getattr(response, "headers", None), body, partial=partial, url=_url(error) or address
         )
     if isinstance(status, int) and _FIRST_REDIRECT <= status < _FIRST_ERROR:
-        return _redirected(status, getattr(response, "headers", {}))
+        headers = getattr(response, "headers", {})
+        where = urlsplit(headers.get("location", ""))._replace(query="", fragment="").geturl()
+        message = f"the provider answered with a redirect (HTTP {status}) to {where or 'nowhere'}"
+        return LLMError(f"{message}, which is not followed", kind="client_error", status=status)
     causes = list(_causes(error))
     kind = next((kind for one in reversed(causes) if (kind := _kind_of_type(one)) is not None), None)
     if kind is None:
@@ -291,12 +294,6 @@ def of_exception(error: BaseException, *, partial: str = "", address: str = "") 
         retryable=False if doubted else None,  # the next handshake shows the same certificate
         sent=not any(type(one).__name__ in _BEFORE_REQUEST for one in causes),
     )
-
-
-def _redirected(status: int, headers: Mapping[str, str]) -> LLMError:
-    where = urlsplit(headers.get("location", ""))._replace(query="", fragment="").geturl()
-    message = f"the provider answered with a redirect (HTTP {status}) to {where or 'nowhere'}, which is not followed"
-    return LLMError(message, kind="client_error", status=status)
 
 
 def of_cut(partial: str) -> LLMError:

@@ -156,7 +156,28 @@ class RateLimiter:
             waiter = _Waiter(asyncio.get_running_loop(), tokens, now)
             self._waiting.append(waiter)
         try:
-            return await self._turn_of(waiter)
+            while True:
+                with self._lock:
+                    now = self.clock.monotonic()
+                    first = self._waiting[0] is waiter
+                    wait = self._wait(now, waiter.tokens) if first else math.inf
+                    if not wait:
+                        self._waiting.popleft()
+                        self._ring_first()
+                        return self._admit(now, waiter.tokens)
+                    left = self._patience(waiter, now)
+                    if left <= 0 or (first and left < wait < math.inf):
+                        self._give_up(wait)
+                    waiter.bell = waiter.loop.create_future()
+                seconds = min(wait, left)
+                timer = (
+                    None if seconds == math.inf else self.clock.call_later(seconds, lambda: _set(waiter.bell))
+                )
+                try:
+                    await waiter.bell
+                finally:
+                    if timer is not None:
+                        timer.cancel()
         except BaseException:
             with self._lock:
                 if waiter in self._waiting:
@@ -179,29 +200,6 @@ class RateLimiter:
             self._ring_first()
 
     # ---- internals, with the lock held ----
-
-    async def _turn_of(self, waiter: _Waiter) -> AdmittedRequest:
-        """Wait until this request is the first in the queue and fits."""
-        while True:
-            with self._lock:
-                now = self.clock.monotonic()
-                first = self._waiting[0] is waiter
-                wait = self._wait(now, waiter.tokens) if first else math.inf
-                if not wait:
-                    self._waiting.popleft()
-                    self._ring_first()
-                    return self._admit(now, waiter.tokens)
-                left = self._patience(waiter, now)
-                if left <= 0 or (first and left < wait < math.inf):
-                    self._give_up(wait)
-                waiter.bell = waiter.loop.create_future()
-            seconds = min(wait, left)
-            timer = None if seconds == math.inf else self.clock.call_later(seconds, lambda: _set(waiter.bell))
-            try:
-                await waiter.bell
-            finally:
-                if timer is not None:
-                    timer.cancel()
 
     def _patience(self, waiter: _Waiter, now: float) -> float:
         if not self.limit.max_wait:
@@ -230,20 +228,16 @@ class RateLimiter:
             oldest = self._minute[len(self._minute) - limit.requests_per_minute]
             waits.append(oldest.at + MINUTE - now)
         if limit.tokens_per_minute:
-            waits.append(self._until_affordable(tokens) - now)
+            used, room = self._tokens, max(0, self.limit.tokens_per_minute - tokens)
+            until = -math.inf
+            for entry in self._minute:
+                if used <= room:
+                    break
+                used -= entry.tokens
+                until = entry.at + MINUTE
+            waits.append(until - now)
         longest = max(waits)
         return longest if longest > _ROUNDING else 0.0
-
-    def _until_affordable(self, tokens: int) -> float:
-        """Return the time at which that many tokens are free; for a request above the limit, all of them."""
-        used, room = self._tokens, max(0, self.limit.tokens_per_minute - tokens)
-        until = -math.inf
-        for entry in self._minute:
-            if used <= room:
-                break
-            used -= entry.tokens
-            until = entry.at + MINUTE
-        return until
 
     def _give_up(self, wait: float) -> None:
         delay = self._known(wait)
@@ -297,23 +291,7 @@ class RateLimitedModel:
     async def complete(self, request: Request) -> Response:
         """Ask the model at this request's turn. Raises the model's errors, and those of `RateLimiter.enter`."""
         limiter = self.limiter
-        entry = await self._enter(request)
-        used: int | None = None
-        pause = 0.0
-        try:
-            response = await self.llm.complete(request)
-            used = _total(response)
-        except Exception as error:
-            failure = classify(error)
-            used = 0 if failure.kind in _TURNED_AWAY else None
-            pause = failure.retry_after or 0.0 if failure.kind in _HOLDING else 0.0
-            raise
-        finally:
-            limiter.leave(entry, used, pause=pause)
-        return response
-
-    async def _enter(self, request: Request) -> AdmittedRequest:
-        limiter, route = self.limiter, request.route
+        route = request.route
         tokens = (
             (input_bound(request.messages, request.tools) + output_bound(request.params))
             if limiter.limit.tokens_per_minute
@@ -332,7 +310,19 @@ class RateLimitedModel:
                 route.queued = (route.queued or 0.0) + limiter.clock.monotonic() - began
         if route is not None:
             route.waiting = False
-        return entry
+        used: int | None = None
+        pause = 0.0
+        try:
+            response = await self.llm.complete(request)
+            used = _total(response)
+        except Exception as error:
+            failure = classify(error)
+            used = 0 if failure.kind in _TURNED_AWAY else None
+            pause = failure.retry_after or 0.0 if failure.kind in _HOLDING else 0.0
+            raise
+        finally:
+            limiter.leave(entry, used, pause=pause)
+        return response
 
 
 def _total(response: object) -> int | None:

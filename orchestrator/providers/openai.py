@@ -402,7 +402,24 @@ class ChatAssembly:
         self._usage = _usage(chunk) or self._usage
         for choice in objects(chunk.get("choices")):
             if not choice.get("index"):  # of several answers, the first
-                return self._choice(choice)
+                delta = mapping(choice.get("delta"))
+                if choice.get("delta") is None and not self.size:
+                    # A whole completion; after its pieces it only repeats them.
+                    delta = mapping(choice.get("message"))
+                size, self._begun = self.size, True
+                said = self._delta(delta)
+                added = self.size > size
+                if added:
+                    self._premature = self._premature or self._finish is not None
+                    self._finished = self.ended = False
+                if members := unknown_members(delta):
+                    merge(self._members, members)
+                    self.size += kept_size(str(members))
+                reason = finish_reason(choice.get("finish_reason"))
+                if reason is not None and not self._finished:
+                    self._finish, self._finished = reason, True
+                    self.ended = not (added or self._premature)
+                return said
         return ""
 
     def response(self) -> Response:
@@ -422,27 +439,6 @@ class ChatAssembly:
         }
         choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
         return replace(self._form.response({"model": self._model, "choices": choices}), usage=self._usage)
-
-    def _choice(self, choice: Mapping[str, Any]) -> str:
-        delta = mapping(choice.get("delta"))
-        if (
-            choice.get("delta") is None and not self.size
-        ):  # a whole completion; after its pieces it only repeats them
-            delta = mapping(choice.get("message"))
-        size, self._begun = self.size, True
-        said = self._delta(delta)
-        added = self.size > size
-        if added:
-            self._premature = self._premature or self._finish is not None
-            self._finished = self.ended = False
-        if members := unknown_members(delta):
-            merge(self._members, members)
-            self.size += kept_size(str(members))
-        reason = finish_reason(choice.get("finish_reason"))
-        if reason is not None and not self._finished:
-            self._finish, self._finished = reason, True
-            self.ended = not (added or self._premature)
-        return said
 
     def _delta(self, delta: Mapping[str, Any]) -> str:
         before = self._calls.size
@@ -526,6 +522,7 @@ class ResponsesForm:
         thoughts = [item for item in items if item.get("type") == "reasoning"]
         kept = [dict(item) for item in thoughts if item.get("encrypted_content")]
         payload = {"type": "text", "text": content}
+        reason = mapping(raw.get("incomplete_details")).get("reason")
         response = Response(
             [*kept, *([payload] if content else ())] if kept else content,
             tuple(
@@ -533,19 +530,13 @@ class ResponsesForm:
                 for item in items
                 if item.get("type") == "function_call"
             ),
-            _finish_reason(raw),
+            finish_reason(reason) or finish_reason(raw.get("status")),
             usage(raw.get("usage")),
             text_or_none(raw.get("model")),
             text_or_none("".join(text(part.get("refusal")) for part in parts)),
             text_or_none("\n\n".join(filter(None, map(_summary_text, thoughts)))),
         )
         return checked(response, RESPONSES)
-
-
-def _finish_reason(raw: Mapping[str, Any]) -> str | None:
-    """Return the finish reason: the reason why the answer is incomplete, else the status."""
-    reason = mapping(raw.get("incomplete_details")).get("reason")
-    return finish_reason(reason) or finish_reason(raw.get("status"))
 
 
 def _text_of(item: Mapping[str, Any]) -> str:

@@ -77,7 +77,11 @@ def genai_prices(provider: str | None = None) -> Price:
     _calculated(package, "", None, {})  # its data take a while to load, so not in a run
 
     def price(model: str | None, tokens: Mapping[str, int]) -> float | None:
-        for name, seller in _readings(model or "", provider):
+        model = model or ""
+        found = [(model, provider)]
+        if provider is None and (mark := _PROVIDER.search(model)):
+            found.append((model[mark.end() :], model[: mark.start()]))
+        for name, seller in found:
             cost = _calculated(package, name, seller, tokens)
             if cost is not None:
                 return cost
@@ -108,14 +112,6 @@ def _counts(tokens: Mapping[str, int]) -> tuple[int, int, int, int]:
     cached = min(tokens.get("cached_input_tokens", 0), read)
     written = min(tokens.get("cache_write_tokens", 0), read - cached)
     return read - cached - written, said, cached, written
-
-
-def _readings(model: str, provider: str | None) -> list[tuple[str, str | None]]:
-    """Return the possible meanings of a name, the likeliest first: (model, provider)."""
-    found = [(model, provider)]
-    if provider is None and (mark := _PROVIDER.search(model)):
-        found.append((model[mark.end() :], model[: mark.start()]))
-    return found
 
 
 def _calculated(package: Any, model: str, provider: str | None, tokens: Mapping[str, int]) -> float | None:

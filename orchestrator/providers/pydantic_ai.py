@@ -382,7 +382,13 @@ async def _requested(
         listener.take_whole(answer)
     if answer.state != "suspended" or continuations == 0:
         return answer
-    return _joined(answer, await _requested(llm, [*messages, answer], given, listener, continuations - 1))
+    # One answer from a paused one and its continuation.
+    then = await _requested(llm, [*messages, answer], given, listener, continuations - 1)
+    if answer.provider_response_id is not None and answer.provider_response_id == then.provider_response_id:
+        return then  # the same answer, complete
+    known = answer.usage.has_values() and then.usage.has_values()
+    used = answer.usage + then.usage if known else type(then.usage)()
+    return replace(then, parts=[*answer.parts, *then.parts], usage=used)
 
 
 async def _streamed(
@@ -398,15 +404,6 @@ async def _streamed(
             return None
         await listener.follow(stream)
         return stream.get()
-
-
-def _joined(first: ModelResponse, then: ModelResponse) -> ModelResponse:
-    """Return one answer from a paused one and its continuation."""
-    if first.provider_response_id is not None and first.provider_response_id == then.provider_response_id:
-        return then  # the same answer, complete
-    known = first.usage.has_values() and then.usage.has_values()
-    used = first.usage + then.usage if known else type(then.usage)()
-    return replace(then, parts=[*first.parts, *then.parts], usage=used)
 
 
 def _parameters(request: Request, *, native: bool) -> ModelRequestParameters:

@@ -239,7 +239,16 @@ def _as_message(answer: object, where: str) -> Message:
     if isinstance(answer, ToolCall):
         return Message("assistant", None, (answer,))
     if isinstance(answer, Message | Mapping):
-        return _assistant(answer, where)
+        if isinstance(answer, Mapping):
+            try:
+                answer = Message.from_openai({"role": "assistant", **answer})
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from error
+        if answer.role != "assistant":
+            raise ConfigError(
+                f"{where}: a model answers with an assistant message, not a {answer.role} message"
+            )
+        return answer
     if isinstance(answer, Sequence) and answer and all(isinstance(one, ToolCall) for one in answer):
         return Message("assistant", None, tuple(answer))
     raise ConfigError(
@@ -269,18 +278,6 @@ async def stream(
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)
-
-
-def _assistant(answer: Message | Mapping[str, Any], where: str) -> Message:
-    """Return the message; a dict may omit its role."""
-    if isinstance(answer, Mapping):
-        try:
-            answer = Message.from_openai({"role": "assistant", **answer})
-        except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from error
-    if answer.role != "assistant":
-        raise ConfigError(f"{where}: a model answers with an assistant message, not a {answer.role} message")
-    return answer
 
 
 def _short(item: object) -> str:

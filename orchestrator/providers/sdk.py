@@ -218,7 +218,11 @@ class SdkModel(VendorModel):
                 break
             with self._reading(assembly):
                 if event.name == "error":
-                    raise fault.of_answer(None, None, _json_or_text(event.data), partial=assembly.text)
+                    try:
+                        problem = parsed(event.data)
+                    except (ValueError, RecursionError):
+                        problem = event.data
+                    raise fault.of_answer(None, None, problem, partial=assembly.text)
                 piece = assembly.take(event)
             if 0 < self.max_response_bytes < assembly.size:
                 raise too_large(self.max_response_bytes)
@@ -280,13 +284,6 @@ def _deliver(request: Request, said: str, others: Iterable[ReasoningPiece | Argu
 
 def _text_of(assembly: AnswerAssembly | None) -> str:
     return "" if assembly is None else assembly.text
-
-
-def _json_or_text(data: str) -> object:
-    try:
-        return parsed(data)
-    except (ValueError, RecursionError):
-        return data
 
 
 def _is_stream(beginning: bytes, content_type: str, *, expected: bool) -> bool:

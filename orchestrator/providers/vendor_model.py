@@ -207,23 +207,20 @@ class _History:
             return message
         calls = []
         for call in message.tool_calls:
-            id_, name = self._new_id(call.id), self._name(call.name)
+            id_ = call.id
+            short = _ODD.sub("_", call.id)[:_ID_CHARS] or "call"
+            while id_ in self._ids or not self._call_id.fullmatch(id_):
+                number = self._numbers[call.id]
+                self._numbers[call.id] += 1
+                id_ = short if number == 1 else f"{short}_{number}"
+                if not self._call_id.fullmatch(id_):  # Mistral: nine letters and digits
+                    id_ = sha256(id_.encode()).hexdigest()[:9]
+            self._ids.add(id_)
+            name = self._name(call.name)
             calls.append(call if (id_, name) == (call.id, call.name) else replace(call, id=id_, name=name))
         self._calls = tuple(calls)
         self._open = {position: call.id for position, call in enumerate(message.tool_calls)}
         return message if self._calls == message.tool_calls else replace(message, tool_calls=self._calls)
-
-    def _new_id(self, id_: str) -> str:
-        sent = id_
-        short = _ODD.sub("_", id_)[:_ID_CHARS] or "call"
-        while sent in self._ids or not self._call_id.fullmatch(sent):
-            number = self._numbers[id_]
-            self._numbers[id_] += 1
-            sent = short if number == 1 else f"{short}_{number}"
-            if not self._call_id.fullmatch(sent):  # Mistral: nine letters and digits
-                sent = sha256(sent.encode()).hexdigest()[:9]
-        self._ids.add(sent)
-        return sent
 
     def _name(self, name: str) -> str:
         if name in self._tools or _NAME.fullmatch(name):

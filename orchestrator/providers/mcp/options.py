@@ -280,6 +280,12 @@ def _entry(path: Path, name: str, told: object) -> ServerEntry | None:
             f"{path}: server {name!r} must have a command, or the url of streamable HTTP, and not both; "
             f"its type is {kind!r}"
         )
+    known = {one.name: one for one in SERVER_OPTIONS.values() if told.get(one.name) is not None}
+    for option in known.values():
+        if not option.is_valid(value := told[option.name]):
+            raise ConfigError(
+                f"{path}: {option.name} of server {name!r} is {value!r}; possible: {option.possible}"
+            )
     return ServerEntry(
         name,
         (command, *_texts(path, name, told, "args")) if command else (),
@@ -287,18 +293,8 @@ def _entry(path: Path, name: str, told: object) -> ServerEntry | None:
         _mapping(path, name, told, "env"),
         _mapping(path, name, told, "headers"),
         _text(path, name, told, "cwd") or None,
-        _options(path, name, told),
+        {key: told[key] for key in known},
     )
-
-
-def _options(path: Path, name: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = {one.name: one for one in SERVER_OPTIONS.values() if told.get(one.name) is not None}
-    for option in known.values():
-        if not option.is_valid(value := told[option.name]):
-            raise ConfigError(
-                f"{path}: {option.name} of server {name!r} is {value!r}; possible: {option.possible}"
-            )
-    return {key: told[key] for key in known}
 
 
 def _text(path: Path, name: str, told: Mapping[str, Any], member: str) -> str:
