@@ -147,18 +147,13 @@ def status_after(kind: str, body: Mapping[str, Any]) -> RunStatus:
     if kind in ENDING_KINDS:
         return RunStatus(ENDED, str(body.get("reason") or ""), str(body.get("outcome") or ""))
     if kind in PARKING_KINDS:
-        return RunStatus(PARKED, str(body.get("reason") or ""), "", _waiting(body))
+        names = body.get("tools") or body.get("questions") or ()
+        return RunStatus(PARKED, str(body.get("reason") or ""), "", ", ".join(map(str, names))[:LONGEST])
     return _IS_OPEN
 
 
 _IS_OPEN: Final = RunStatus()
 UNCHANGED: Final = HeadChange(_IS_OPEN)
-
-
-def _waiting(body: Mapping[str, Any]) -> str:
-    """Return what a parked run waits for: the tools whose calls a person must decide, or the questions."""
-    names = body.get("tools") or body.get("questions") or ()
-    return ", ".join(map(str, names))[:LONGEST]
 
 
 def head_change(records: Sequence[tuple[str, Mapping[str, Any]]]) -> HeadChange:
@@ -421,7 +416,22 @@ def records_of(
     )
     chosen = [first, *(row for row in later if row.seq >= min(since, head.seq))]
     records = [record for row in chosen for record in row.records()]
-    _check_head(run_id, proved, (records[0], records[-1]), head)
+    ends = (records[0], records[-1])
+    created, last = ends
+    schema = created.body.get("schema", RECORD_SCHEMA)
+    if schema > RECORD_SCHEMA:
+        raise TooNew(
+            f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
+        )
+    made = str(created.body.get("fingerprint", ""))
+    if str(created.body.get("graph", "")) != head.graph or (
+        made != head.fingerprint and not _has_followed(proved, head.fingerprint)
+    ):
+        raise Corrupt(
+            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
+        )
+    if status_after(last.kind, last.body)[:2] != (head.status, head.reason):
+        raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")
     return records[len(records) - max(0, head.seq + 1 - since) :]
 
 
@@ -433,22 +443,3 @@ def _has_followed(rows: Sequence[Row], fingerprint: str) -> bool:
     """Return whether a run was migrated to a version of its graph, or has followed a change of the live machine."""
     found = (record for row in rows for record in row.records())
     return any(record.body.get(_TABLE_OF.get(record.kind, "")) == fingerprint for record in found)
-
-
-def _check_head(run_id: str, rows: Sequence[Row], ends: tuple[Record, Record], head: RunHead) -> None:
-    """Raise Corrupt if the first and the last record do not agree with the head of the run."""
-    created, last = ends
-    schema = created.body.get("schema", RECORD_SCHEMA)
-    if schema > RECORD_SCHEMA:
-        raise TooNew(
-            f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
-        )
-    made = str(created.body.get("fingerprint", ""))
-    if str(created.body.get("graph", "")) != head.graph or (
-        made != head.fingerprint and not _has_followed(rows, head.fingerprint)
-    ):
-        raise Corrupt(
-            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
-        )
-    if status_after(last.kind, last.body)[:2] != (head.status, head.reason):
-        raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")

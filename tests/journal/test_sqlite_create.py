@@ -75,12 +75,12 @@ async def test_an_opening_that_fails_leaves_the_journal_that_another_process_has
 
     def refused_after_another_came(*_: object, **__: object) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(high_water, "connect", connect)
+            patch.setattr(high_water, "connect_proved", connect)
             asyncio.run(created(path, "other"))
         raise StoreDown("the disk is full")
 
-    connect = high_water.connect
-    monkeypatch.setattr(high_water, "connect", refused_after_another_came)
+    connect = high_water.connect_proved
+    monkeypatch.setattr(high_water, "connect_proved", refused_after_another_came)
     with pytest.raises(StoreDown, match="the disk is full"):
         await asyncio.to_thread(handle.SqliteHandle, path, queue=1, busy=1.0)
     monkeypatch.undo()

@@ -171,7 +171,7 @@ async def test_a_handle_opens_a_journal_that_another_one_upgrades_meanwhile(
         if version(path) == 1:
             monkeypatch.setattr(schema, step, real)
             in_place = functools.partial(upgrade.upgrade_file, path=path, busy=5.0)
-            high_water.close(high_water.connect(path, busy=5.0, upgrade=in_place))
+            high_water.close_connection(high_water.connect_proved(path, busy=5.0, upgrade=in_place))
         return real(*args)
 
     monkeypatch.setattr(schema, step, upgraded_first)

@@ -55,7 +55,7 @@ def check(handle: SqliteHandle) -> SqliteHealth:
 
 def examine(path: Path, handle: SqliteHandle) -> SqliteHealth:
     """Read everything through a new connection; appends after its start are not included."""
-    db = high_water.connect(path, busy=handle.busy, query_only=True)
+    db = high_water.connect_proved(path, busy=handle.busy, query_only=True)
     try:
         problems = [
             f"integrity_check: {row[0]}" for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"
@@ -75,7 +75,7 @@ def examine(path: Path, handle: SqliteHandle) -> SqliteHealth:
             problems=tuple(problems),
         )
     finally:
-        high_water.close(db)
+        high_water.close_connection(db)
 
 
 def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead], int, list[str]]:
@@ -112,11 +112,11 @@ def _prove_blobs(db: apsw.Connection, handle: SqliteHandle) -> list[str]:
 
 def write(handle: SqliteHandle, target: Path) -> None:
     """Copy a journal that is in use. The copy is verified before it gets its name."""
-    db = high_water.connect(handle.path, busy=handle.busy)
+    db = high_water.connect_proved(handle.path, busy=handle.busy)
     try:
         file_copy.write_copy(db, handle.blobs.folder, target, verify=_prove)
     finally:
-        high_water.close(db)
+        high_water.close_connection(db)
 
 
 def salvage(path: Path, target: Path) -> None:
@@ -182,7 +182,7 @@ _ROOM = 1.1
 def vacuum(handle: SqliteHandle) -> int:
     """Return the space of removed runs; return the bytes by which the files are shorter. Raises StoreDown."""
     before = handle.size()
-    db = high_water.connect(handle.path, busy=handle.busy)
+    db = high_water.connect_proved(handle.path, busy=handle.busy)
     try:
         if db.pragma("auto_vacuum") == INCREMENTAL:
             reserve = handle.reserve
@@ -201,7 +201,7 @@ def vacuum(handle: SqliteHandle) -> int:
         with contextlib.suppress(*TRANSIENT):  # readers need the log: the next checkpoint shortens the files
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:
-        high_water.close(db)
+        high_water.close_connection(db)
     return max(0, before - handle.size())
 
 

@@ -61,29 +61,38 @@ class SqliteHandle:
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)
             self.reserve.grant()
-            db = high_water.connect(
+            db = high_water.connect_proved(
                 path, busy=busy, upgrade=functools.partial(upgrade_file, path=path, busy=busy)
             )
-            on_failure.callback(high_water.close, db)
-            self.reader = high_water.connect(path, busy=busy, query_only=True)
-            on_failure.callback(high_water.close, self.reader)
-            self._tidy(db)
-            self.writer = self._started_writer(db, queue)
+            on_failure.callback(high_water.close_connection, db)
+            self.reader = high_water.connect_proved(path, busy=busy, query_only=True)
+            on_failure.callback(high_water.close_connection, self.reader)
+            try:
+                HighWaterMark.identify(db)
+                # Copy the log into the file. On a full disk the log keeps its length: its room is for further commits.
+                if not self.reserve.operator or self.reserve.free() >= self.reserve.growth(db) + GRANT:
+                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                elif self.reserve.grant(self.reserve.growth(db) + GRANT) and self.reserve.fits(db):
+                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                with transaction(db, "IMMEDIATE") as cursor:
+                    self.presence.sweep()
+                    self.blobs.sweep(cursor, self.presence.holds_lock)
+            except TRANSIENT:
+                pass  # other processes are active: they do this, or the next one that opens the journal
+            except apsw.Error as error:
+                raise self.explain(error) from error
+            self.writer = SqliteWriter(
+                db,
+                limit=queue,
+                explain=self._explained,
+                name=self.path.name,
+                mark=HighWaterMark(self.path, self.presence, self.reserve.fits),
+                heartbeat=self._beat,
+                again=self._again,
+                fits=self.reserve.fits,
+                checkpoint_pages=OPERATOR_PAGES if self.reserve.operator else CHECKPOINT_PAGES,
+            )
             on_failure.pop_all()
-
-    def _started_writer(self, db: apsw.Connection, limit: int) -> SqliteWriter:
-        """Return a writer, whose thread alone uses the connection from now on."""
-        return SqliteWriter(
-            db,
-            limit=limit,
-            explain=self._explained,
-            name=self.path.name,
-            mark=HighWaterMark(self.path, self.presence, self.reserve.fits),
-            heartbeat=self._beat,
-            again=self._again,
-            fits=self.reserve.fits,
-            checkpoint_pages=OPERATOR_PAGES if self.reserve.operator else CHECKPOINT_PAGES,
-        )
 
     def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""
@@ -120,7 +129,7 @@ class SqliteHandle:
 
     def _again(self) -> apsw.Connection | None:
         """Open another connection after a full disk; None while the disk has no room."""
-        return high_water.connect(self.path, busy=self.busy) if self.reserve.has_room() else None
+        return high_water.connect_proved(self.path, busy=self.busy) if self.reserve.has_room() else None
 
     def sweep(self) -> None:
         """Remove the files of blobs that no run names any more. In the writer's thread.
@@ -130,36 +139,15 @@ class SqliteHandle:
         with transaction(self.writer.db, "IMMEDIATE") as cursor:
             self.blobs.sweep(cursor, self.presence.holds_lock)
 
-    def _tidy(self, db: apsw.Connection) -> None:
-        """Copy the log into the file, and remove leftovers of dead processes.
-
-        A process that ended after a failed sync may have left pages in the system's cache that are not on disk and
-        never will be. Copying them into the file writes them again instead of trusting them.
-        """
-        try:
-            HighWaterMark.identify(db)
-            # Copy the log into the file. On a full disk the log keeps its length: its room is for further commits.
-            if not self.reserve.operator or self.reserve.free() >= self.reserve.growth(db) + GRANT:
-                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            elif self.reserve.grant(self.reserve.growth(db) + GRANT) and self.reserve.fits(db):
-                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            with transaction(db, "IMMEDIATE") as cursor:
-                self.presence.sweep()
-                self.blobs.sweep(cursor, self.presence.holds_lock)
-        except TRANSIENT:  # other processes are active: they do this, or the next one that opens the journal
-            pass
-        except apsw.Error as error:
-            raise self.explain(error) from error
-
     def truncate(self) -> None:
         """Empty the log, unless it has readers."""
         # Not through the reader, which may only query.
-        db = high_water.connect(self.path, busy=self.busy)
+        db = high_water.connect_proved(self.path, busy=self.busy)
         try:
             with contextlib.suppress(*TRANSIENT):
                 db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
-            high_water.close(db)
+            high_water.close_connection(db)
 
     def close(self) -> None:
         """Write the queued jobs, then release everything.
@@ -176,7 +164,7 @@ class SqliteHandle:
                 self.reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self.reader.close(force=True)
         else:
-            high_water.close(self.reader)
+            high_water.close_connection(self.reader)
         self.presence.end()
 
     def abandon(self) -> None:

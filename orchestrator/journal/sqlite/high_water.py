@@ -187,7 +187,7 @@ class IntegrityCheck:
             return problem(cursor, self._path, found)
 
 
-def connect(
+def connect_proved(
     path: Path,
     *,
     busy: float,
@@ -199,7 +199,7 @@ def connect(
     return schema.connect(path, busy=busy, query_only=query_only, prove=check, upgrade=upgrade)
 
 
-def close(db: apsw.Connection) -> None:
+def close_connection(db: apsw.Connection) -> None:
     """Close a connection. The last one lets SQLite remove the log, except for a journal that is in use."""
     in_use = True
     with suppress(apsw.Error, Corrupt):

@@ -24,7 +24,7 @@ from orchestrator.journal.codec import Row, records_of
 from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, counted
 from orchestrator.journal.sqlite import high_water
 from orchestrator.journal.sqlite.error_mapping import explain
-from orchestrator.journal.sqlite.high_water import IntegrityCheck, connect
+from orchestrator.journal.sqlite.high_water import IntegrityCheck, connect_proved
 from orchestrator.journal.sqlite.owner import HolderState, SqlitePresence
 from orchestrator.journal.sqlite.place import beside, refuse_network, refuse_orphaned_log
 from orchestrator.journal.sqlite.row import RunRow, decoding, known, newest_row, proved, selected_rows
@@ -82,7 +82,7 @@ def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
     refuse_network(path.parent)
     refuse_orphaned_log(path)
     try:
-        return connect(path, busy=busy, query_only=True)
+        return connect_proved(path, busy=busy, query_only=True)
     except StoreDown as error:
         if error.kind == "locked":
             raise
@@ -290,7 +290,7 @@ def head_counts(path: Path) -> HeadCounts:
             usage = high_water.usage(cursor)
             found: list[tuple[Any, ...]] = cursor.execute(_COUNTS).fetchall()
     finally:
-        high_water.close(db)
+        high_water.close_connection(db)
     lives = {holder: presence.alive(holder) for holder in {row[4] for row in found}}
     rows = (
         HeadRow(machine, agent, status, reason, lives[holder], runs, oldest)

@@ -36,7 +36,14 @@ def upgrade_file(db: apsw.Connection, *, path: Path, busy: float) -> None:
     db.set_busy_timeout(int(max(busy, PATIENCE) * 1000))
     with schema.transaction(db, "IMMEDIATE") as cursor:
         if schema.is_old(db, schema.JOURNAL):
-            _refuse_in_use(db, path)
+            pids = SqlitePresence(beside(path, "-owners")).living()
+            if pids:
+                named = ", ".join(str(pid) for pid in pids if pid) or "(of another container)"
+                raise StoreDown(
+                    f"journal {path} has version {_version(db)} and is used by process {named} of an earlier version "
+                    "of fsm-orchestrator: end it, then open the journal again to upgrade it to version "
+                    f"{schema.VERSION}"
+                )
             _back_up(db, path, busy)
             schema.make_present(db, schema.JOURNAL)
             _fill_heads(db)
@@ -79,17 +86,6 @@ def _version(db: apsw.Connection) -> int:
     return int(str(db.pragma("user_version")))
 
 
-def _refuse_in_use(db: apsw.Connection, path: Path) -> None:
-    """Raise StoreDown if a living process of an earlier version writes to the journal."""
-    pids = SqlitePresence(beside(path, "-owners")).living()
-    if pids:
-        named = ", ".join(str(pid) for pid in pids if pid) or "(of another container)"
-        raise StoreDown(
-            f"journal {path} has version {_version(db)} and is used by process {named} of an earlier version of "
-            f"fsm-orchestrator: end it, then open the journal again to upgrade it to version {schema.VERSION}"
-        )
-
-
 def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
     """Write a backup, unless an interrupted upgrade has left one of the same content."""
     name = f"{path.name}.version-{_version(db)}"
@@ -106,14 +102,14 @@ def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
             "full",
         )
     shutil.rmtree(beside(target, "-blobs"), ignore_errors=True)  # of an interrupted backup
-    source = high_water.connect(
+    source = high_water.connect_proved(
         path, busy=busy
     )  # beside the open transaction, which `VACUUM INTO` cannot be part of
     try:
         blobs = beside(path, "-blobs")
         file_copy.write_copy(source, blobs, target, verify=functools.partial(_verify, db), link=True)
     finally:
-        high_water.close(source)
+        high_water.close_connection(source)
 
 
 def _verify(db: apsw.Connection, part: Path) -> None:

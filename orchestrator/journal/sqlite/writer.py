@@ -25,7 +25,6 @@ from orchestrator.journal.codec import (
     ENDED,
     OPEN,
     Fixed,
-    Identity,
     chained,
     check_blob,
     encoded,
@@ -34,7 +33,7 @@ from orchestrator.journal.codec import (
     only_claims,
 )
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
-from orchestrator.journal.sqlite.high_water import REMOVED, HighWater, HighWaterMark, close
+from orchestrator.journal.sqlite.high_water import REMOVED, HighWater, HighWaterMark, close_connection
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import Reserve
 from orchestrator.journal.sqlite.row import (
@@ -172,7 +171,15 @@ class SqliteWriter(WriterThread[Transaction]):
             self._one_by_one(jobs, error)
         else:
             self._deliver(outcomes)
-            self._checkpoint()
+            try:
+                if self._mark is not None:
+                    self._mark.settle(self.db)
+                if self._pages >= self._checkpoint_pages and self._fits(self.db):
+                    self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except TRANSIENT:
+                pass  # another process does it
+            except FAULTS as error:
+                self.poison(error)
 
     def _idle(self) -> float | None:
         due = self._heartbeat()
@@ -232,17 +239,6 @@ class SqliteWriter(WriterThread[Transaction]):
         self._pages = pages
         return apsw.SQLITE_OK
 
-    def _checkpoint(self) -> None:
-        try:
-            if self._mark is not None:
-                self._mark.settle(self.db)
-            if self._pages >= self._checkpoint_pages and self._fits(self.db):
-                self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except TRANSIENT:
-            pass  # another process does it
-        except FAULTS as error:
-            self.poison(error)
-
     def _close(self) -> None:
         if self.poisoned:
             _close_unsynced(self.db)
@@ -253,7 +249,7 @@ class SqliteWriter(WriterThread[Transaction]):
                 apsw.Error, OSError, Corrupt
             ):  # the next process that opens it closes it too
                 self._mark.end(self.db)
-        close(self.db)
+        close_connection(self.db)
 
 
 def _close_unsynced(db: apsw.Connection) -> None:
@@ -407,21 +403,18 @@ class SqliteAppend:
         if number is None:
             raise Fenced(run_id, epoch)
         if identity is not None:
-            _set_identity(tx, run_id, identity)
+            query = f"SELECT {', '.join(Fixed._fields)} FROM run WHERE run_id=?"  # noqa: S608  only our own text
+            was = Fixed._make(tx.cursor.execute(query, (run_id,)).fetchall()[0])
+            changed = was._replace(
+                **{name: value for name, value in identity._asdict().items() if value is not None}
+            )
+            values = (changed.fingerprint, changed.agent, changed.agent_version, fixed_sum(changed), run_id)
+            tx.cursor.execute(IDENTITY, values)
         tx.insert((number << SHIFT | seq, epoch, self._kinds, self._body, stored_hash))
         if self._blobs:
             self._store.insert(tx.cursor, number, self._blobs)
         tx.move(lease, seq, head)
         tx.high_water = HighWater(number, epoch, seq, 0, stored_hash)
-
-
-def _set_identity(tx: Transaction, run_id: str, identity: Identity) -> None:
-    """Write another graph or agent into the row of a run."""
-    query = f"SELECT {', '.join(Fixed._fields)} FROM run WHERE run_id=?"  # noqa: S608  only our own text
-    was = Fixed._make(tx.cursor.execute(query, (run_id,)).fetchall()[0])
-    now = was._replace(**{name: value for name, value in identity._asdict().items() if value is not None})
-    values = (now.fingerprint, now.agent, now.agent_version, fixed_sum(now), run_id)
-    tx.cursor.execute(IDENTITY, values)
 
 
 @dataclass(slots=True)
