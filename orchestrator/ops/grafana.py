@@ -33,6 +33,32 @@ def grafana_json(dashboard: Dashboard) -> str:
 
 def dashboard_data(dashboard: Dashboard) -> dict[str, Any]:
     """Return a dashboard in the form of Grafana's model."""
+    source = {
+        "name": "datasource",
+        "type": "datasource",
+        "label": "Prometheus",
+        "query": "prometheus",
+        "current": {},
+    }
+    chain = (
+        ("job", "label_values(orchestrator_build_info, job)"),
+        ("instance", 'label_values(orchestrator_build_info{job=~"$job"}, instance)'),
+        ("machine", 'label_values(orchestrator_runs_started_total{job=~"$job"}, machine)'),
+        ("agent", 'label_values(orchestrator_runs_started_total{job=~"$job", machine=~"$machine"}, agent)'),
+    )
+    found: list[dict[str, Any]] = []
+    top = 0
+    for row in dashboard.rows:
+        found.append(_row(row, len(found) + 1, top))
+        top += 1
+        left = 0
+        for panel in row.panels:
+            if left + panel.width > _WIDTH:
+                left, top = 0, top + _HEIGHT
+            position = {"x": left, "y": top, "w": panel.width, "h": _HEIGHT}
+            found.append(panel_data(panel, len(found) + 1, position))
+            left += panel.width
+        top += _HEIGHT
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -45,7 +71,7 @@ def dashboard_data(dashboard: Dashboard) -> dict[str, Any]:
         "time": {"from": "now-3h", "to": "now"},
         "timezone": "browser",
         "annotations": {"list": [_annotation(*each) for each in _ANNOTATIONS]},
-        "templating": {"list": _variables()},
+        "templating": {"list": [source, *(_variable(name, query) for name, query in chain)]},
         "links": [
             {
                 "type": "link",
@@ -57,7 +83,7 @@ def dashboard_data(dashboard: Dashboard) -> dict[str, Any]:
             }
             for title, uid in dashboard.links.items()
         ],
-        "panels": _panels(dashboard),
+        "panels": found,
     }
 
 
@@ -74,23 +100,6 @@ def _annotation(name: str, expr: str, title: str, colour: str) -> dict[str, Any]
     }
 
 
-def _variables() -> list[dict[str, Any]]:
-    source = {
-        "name": "datasource",
-        "type": "datasource",
-        "label": "Prometheus",
-        "query": "prometheus",
-        "current": {},
-    }
-    chain = (
-        ("job", "label_values(orchestrator_build_info, job)"),
-        ("instance", 'label_values(orchestrator_build_info{job=~"$job"}, instance)'),
-        ("machine", 'label_values(orchestrator_runs_started_total{job=~"$job"}, machine)'),
-        ("agent", 'label_values(orchestrator_runs_started_total{job=~"$job", machine=~"$machine"}, agent)'),
-    )
-    return [source, *(_variable(name, query) for name, query in chain)]
-
-
 def _variable(name: str, query: str) -> dict[str, Any]:
     return {
         "name": name,
@@ -105,23 +114,6 @@ def _variable(name: str, query: str) -> dict[str, Any]:
         "allValue": ".*",
         "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
     }
-
-
-def _panels(dashboard: Dashboard) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    top = 0
-    for row in dashboard.rows:
-        found.append(_row(row, len(found) + 1, top))
-        top += 1
-        left = 0
-        for panel in row.panels:
-            if left + panel.width > _WIDTH:
-                left, top = 0, top + _HEIGHT
-            position = {"x": left, "y": top, "w": panel.width, "h": _HEIGHT}
-            found.append(panel_data(panel, len(found) + 1, position))
-            left += panel.width
-        top += _HEIGHT
-    return found
 
 
 def _row(row: PanelRow, number: int, top: int) -> dict[str, Any]:

@@ -210,20 +210,18 @@ class SharedGauges:
             left = set(self._seen)
             for family in self._collector.collect():
                 for sample in family.samples:
-                    left.discard(self._set(sample.name.removeprefix(PREFIX), sample.labels, sample.value))
+                    name = sample.name.removeprefix(PREFIX)
+                    key = (name, tuple(sample.labels[label] for label in _ROWS[name].labels))
+                    if _ROWS[name].kind is MetricKind.COUNTER:
+                        self._child(*key).inc(sample.value - self._seen.get(key, 0.0))
+                        self._seen[key] = sample.value
+                    else:
+                        self._put(*key, sample.value)
+                    left.discard(key)
             for name, labels in left:
                 row = _ROWS[name]
                 if row.kind is not MetricKind.COUNTER:
                     self._put(name, labels, _ABSENT[mode_of(row)])
-
-    def _set(self, name: str, labels: dict[str, str], value: float) -> tuple[str, tuple[str, ...]]:
-        key = (name, tuple(labels[label] for label in _ROWS[name].labels))
-        if _ROWS[name].kind is MetricKind.COUNTER:
-            self._child(*key).inc(value - self._seen.get(key, 0.0))
-            self._seen[key] = value
-        else:
-            self._put(*key, value)
-        return key
 
     def _put(self, name: str, labels: tuple[str, ...], value: float) -> None:
         self._seen[name, labels] = value

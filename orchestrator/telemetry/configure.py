@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from orchestrator.kernel.redaction import scrub
@@ -103,16 +102,6 @@ def level_of(number: int) -> str:
     return "debug"
 
 
-def frames_of(trace: TracebackType | None) -> list[str]:
-    """Return file, line and function of the innermost frames, innermost last."""
-    found: list[str] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_qualname}")
-        trace = trace.tb_next
-    return found[-MOST_FRAMES:]
-
-
 def _text(record: logging.LogRecord) -> str:
     try:
         return scrub(record.getMessage())[:_LONGEST]
@@ -127,5 +116,11 @@ def _fields(record: logging.LogRecord, *, error_text: bool) -> dict[str, Any]:
     }
     if record.exc_info and record.exc_info[1] is not None:
         fields |= error_fields(record.exc_info[1], text=error_text)
-        fields["stack"] = frames_of(record.exc_info[2])
+        trace = record.exc_info[2]
+        found: list[str] = []
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            found.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_qualname}")
+            trace = trace.tb_next
+        fields["stack"] = found[-MOST_FRAMES:]
     return fields

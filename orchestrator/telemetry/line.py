@@ -160,7 +160,13 @@ class BoundedWriter:
             self.tally.dropped += 1
             return len(line)
         if self._thread is None or not self._thread.is_alive():
-            self._start()
+            if self._pid != os.getpid():  # a child after a fork: the queued lines belong to the parent
+                self._lines.clear()
+                self._pid = os.getpid()
+            self._closing, self._news = False, threading.Event()
+            self._thread = threading.Thread(target=self._deliver, name="orchestrator log", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
         self._lines.append(line)
         if not self._news.is_set():
             self._news.set()
@@ -187,15 +193,6 @@ class BoundedWriter:
             self.tally.dropped += len(self._lines)
             self._lines.clear()
         atexit.unregister(self.close)
-
-    def _start(self) -> None:
-        if self._pid != os.getpid():  # a child after a fork: the queued lines belong to the parent
-            self._lines.clear()
-            self._pid = os.getpid()
-        self._closing, self._news = False, threading.Event()
-        self._thread = threading.Thread(target=self._deliver, name="orchestrator log", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)
 
     def _deliver(self) -> None:
         while True:

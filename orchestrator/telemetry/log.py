@@ -290,10 +290,6 @@ class TransitionLog:
             )
             self.tallies = ()
         self._runs: dict[tuple[str, str], FilteringBoundLogger] = {}
-        self._by_type = self._writers(threshold)
-
-    def _writers(self, threshold: int) -> dict[type[Any], Callable[[Any], None]]:
-        """Return kind of fact -> what writes its line at this level."""
         found: dict[type[Any], Callable[[Any], None]] = {
             RunCompleted: self._completed,
             RunParked: self._parked,
@@ -315,7 +311,7 @@ class TransitionLog:
                 plain = self._trace is None and self._rename is None
                 transition = self._lines.write if plain else self._lines.write_fields
             found |= {Transition: transition, RunStarted: self._started}
-        return found
+        self._by_type = found
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return the writer for facts of a kind; None if the kind has no line at this level."""

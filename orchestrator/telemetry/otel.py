@@ -275,12 +275,6 @@ _LAST_REQUEST: ContextVar[CallSpan | None] = ContextVar("orchestrator_request_sp
 """The model request that ended last in this context; the fact about it follows in the same context."""
 
 
-def current_call() -> Call | None:
-    """Return the call that this code is part of."""
-    scope = _CURRENT.get()
-    return None if scope is None else scope.call
-
-
 def take_request(run_id: str) -> CallSpan | None:
     """Return the request of this run that ended last in this context, once."""
     found = _LAST_REQUEST.get()
@@ -534,7 +528,8 @@ class Spans:
         """Return the parent of the run's span: none for a resumed run, its parent run, or the current one (None)."""
         from opentelemetry.context import Context
 
-        call = current_call()
+        scope = _CURRENT.get()
+        call = None if scope is None else scope.call
         if call is not None and call.run_id == fact.parent_run_id:
             return None  # below the call that started it
         if resumed:

@@ -60,7 +60,9 @@ class _App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
             request = _request(scope)
             if self._pages.is_quick(request.path):
@@ -81,13 +83,6 @@ class _App:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="orchestrator metrics")
             return self._threads
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """Answer the lifespan messages of a server."""
-    while (message := await receive())["type"] != "lifespan.shutdown":
-        await send({"type": f"{message['type']}.complete"})
-    await send({"type": "lifespan.shutdown.complete"})
 
 
 def _request(scope: Scope) -> PageRequest:

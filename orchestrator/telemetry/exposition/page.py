@@ -31,7 +31,6 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.abandonment import abandoned_work
-from orchestrator.kernel.record import WorkAbandoned
 from orchestrator.telemetry.collector import MULTIPROCESS, check_multiprocess_folder
 from orchestrator.telemetry.live import LiveRun, stacks
 from orchestrator.web.access import is_loopback_address
@@ -155,7 +154,19 @@ LiveSource: TypeAlias = Callable[[], Iterable[LiveRun]]
 
 def runs(source: LiveSource | None, now: float) -> dict[str, Any]:
     """Return the live runs as plain data, those longest in their state first, and the abandoned work."""
-    left = [_left(fact, now) for fact in abandoned_work()]
+    left = [
+        {
+            "run_id": fact.run_id,
+            "machine": fact.graph,
+            "agent": fact.agent,
+            "state": fact.state,
+            "kind": fact.kind,
+            "name": fact.name,
+            "since": fact.at,
+            "age_seconds": round(max(now - fact.at, 0.0), 3),
+        }
+        for fact in abandoned_work()
+    ]
     abandoned: dict[str, Any] = {"count": len(left), "work": left[:MOST_RUNS]}
     if source is None:
         return {"known": False, "count": 0, "parked": {}, "runs": [], "abandoned": abandoned}
@@ -164,33 +175,19 @@ def runs(source: LiveSource | None, now: float) -> dict[str, Any]:
         "known": True,
         "count": len(found),
         "parked": Counter(run.parked for run in found if run.parked is not None),
-        "runs": [_plain(run, now) for run in found[:MOST_RUNS]],
+        "runs": [
+            {
+                "run_id": run.run_id,
+                "machine": run.machine,
+                "agent": run.agent,
+                "state": run.state,
+                "age_seconds": round(max(now - run.entered_at, 0.0), 3),
+                "run_age_seconds": round(max(now - run.started_at, 0.0), 3),
+                "parked": run.parked,
+            }
+            for run in found[:MOST_RUNS]
+        ],
         "abandoned": abandoned,
-    }
-
-
-def _left(fact: WorkAbandoned, now: float) -> dict[str, Any]:
-    return {
-        "run_id": fact.run_id,
-        "machine": fact.graph,
-        "agent": fact.agent,
-        "state": fact.state,
-        "kind": fact.kind,
-        "name": fact.name,
-        "since": fact.at,
-        "age_seconds": round(max(now - fact.at, 0.0), 3),
-    }
-
-
-def _plain(run: LiveRun, now: float) -> dict[str, Any]:
-    return {
-        "run_id": run.run_id,
-        "machine": run.machine,
-        "agent": run.agent,
-        "state": run.state,
-        "age_seconds": round(max(now - run.entered_at, 0.0), 3),
-        "run_age_seconds": round(max(now - run.started_at, 0.0), 3),
-        "parked": run.parked,
     }
 
 
