@@ -100,7 +100,7 @@ class OpenNotices:
 
     notices: tuple[Notice, ...]
     delivered: frozenset[str]
-    """Ids of the marks (`mark_id`) of the run."""
+    """Ids of the marks of the run: a channel and a notice."""
 
     @classmethod
     async def read(cls, journal: Journal, head: RunHead, link: str, now: float) -> OpenNotices:
@@ -118,11 +118,6 @@ class OpenNotices:
             answered = await replies(journal, stored)
             notices += [_of_question(head, str(one), stored.seq) for one in asked if str(one) not in answered]
         return cls(tuple(_linked(one, link) for one in notices), marks)
-
-
-def mark_id(notice: Notice, channel: str) -> str:
-    """Return the id of the request that marks a notice as delivered by a channel."""
-    return f"notified {channel} {notice.id}"
 
 
 def _of_call(head: RunHead, question: Question) -> Notice:
@@ -484,8 +479,20 @@ class Notifier:
         metrics: NotificationMeters | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._channels = _by_name(channels)
-        _check_link(link)
+        found: dict[str, NotificationChannel] = {}
+        for one in channels:
+            channel: NotificationChannel = one if hasattr(one, "send") else FunctionChannel(one)  # type: ignore[assignment]
+            if channel.name in found:
+                raise ConfigError(f"two channels are named {channel.name!r}; give one of them another name=")
+            found[channel.name] = channel
+        if not found:
+            raise ConfigError("a Notifier needs a channel: a Webhook, a CommandChannel or a function")
+        self._channels = found
+        try:
+            link.format(**dict.fromkeys(LINK_FIELDS, ""))
+        except (KeyError, ValueError, IndexError):
+            names = ", ".join(f"{{{name}}}" for name in LINK_FIELDS)
+            raise ConfigError(f"link is {link!r}; it may contain {names}, and other braces doubled") from None
         self._journal, self._link, self._interval = journal, link, interval
         self._retry, self._pause, self._metrics = retry or _RETRY, pause, metrics
         self._clock = clock or SystemClock()
@@ -572,7 +579,7 @@ class Notifier:
             (mark, notice, channel)
             for notice in found.notices
             for name, channel in self._channels.items()
-            if (mark := mark_id(notice, name)) not in found.delivered
+            if (mark := f"notified {name} {notice.id}") not in found.delivered
         ]
         if not due:
             self._settled[head.run_id] = head.seq
@@ -633,23 +640,3 @@ class Notifier:
         if what not in self._failing:
             self._failing.add(what)
             _LOG.error("notifications are late: %s raised %s", what, type(error).__name__)
-
-
-def _by_name(channels: tuple[NotificationChannel | NotifyFunction, ...]) -> Mapping[str, NotificationChannel]:
-    found: dict[str, NotificationChannel] = {}
-    for one in channels:
-        channel: NotificationChannel = one if hasattr(one, "send") else FunctionChannel(one)  # type: ignore[assignment]
-        if channel.name in found:
-            raise ConfigError(f"two channels are named {channel.name!r}; give one of them another name=")
-        found[channel.name] = channel
-    if not found:
-        raise ConfigError("a Notifier needs a channel: a Webhook, a CommandChannel or a function")
-    return found
-
-
-def _check_link(link: str) -> None:
-    try:
-        link.format(**dict.fromkeys(LINK_FIELDS, ""))
-    except (KeyError, ValueError, IndexError):
-        names = ", ".join(f"{{{name}}}" for name in LINK_FIELDS)
-        raise ConfigError(f"link is {link!r}; it may contain {names}, and other braces doubled") from None

@@ -149,11 +149,6 @@ def recording_of(run_id: str, records: Iterable[Record]) -> Recording:
     return found
 
 
-def _refuses_cost(row: Sequence[Any]) -> bool:
-    """Return whether the maximum cost of a request was refused, so that it became the wrap-up request."""
-    return not row[0] and row[4:5] == ["request_cost"]
-
-
 class _Reader:
     def __init__(self, found: Recording) -> None:
         self._found = found
@@ -188,7 +183,10 @@ class _Reader:
         error = str((body.get("error") or {}).get("type", ""))
         outside = error if error and error not in _BY_GUARD else ""
         rows = body.get(GUARDS) or ()
-        if body["event"] == LoopEvent.LLM_RESPONSE and any(_refuses_cost(row) for row in rows):
+        # A refused maximum of a request: it became the wrap-up request.
+        if body["event"] == LoopEvent.LLM_RESPONSE and any(
+            not row[0] and row[4:5] == ["request_cost"] for row in rows
+        ):
             outside = "the price of a request"
         step = RecordedStep(
             record.seq,
@@ -431,32 +429,6 @@ async def replay_run(
         raise ConfigError(f"until is {until}; it must be the number of a record, 0 or more")
     kept = list(records)
     recording = recording_of(run_id, kept)
-    again = await _executed(recording, hooks)
-    found = RunReplay(run_id)
-    recorded = [step for step in recording.steps if until is None or step.record <= until]
-    ours, theirs = _Contexts(run_id, kept), _Contexts(run_id, again)
-    steps = recording_of(run_id, again).steps
-    for number, (step, other) in enumerate(zip_longest(recorded, steps), 1):
-        if not recording.ended and (step is None or (other is not None and other.outside == _RECORD_ENDS)):
-            break
-        if step is None and until is not None:
-            break
-        if step is not None and step.outside:
-            found.outside = step
-            break
-        if step is None or other is None or _path(step) != _path(other):
-            found.difference = ReplayDifference(number, step, other, ours.before(step), theirs.before(other))
-            break
-        found.steps.append(ReplayStep(number, step, theirs.after(other)))
-    return found
-
-
-def _path(step: RecordedStep) -> tuple[str, str, str]:
-    return step.event, step.source, step.dest
-
-
-async def _executed(recording: Recording, hooks: Iterable[object]) -> list[Record]:
-    """Execute the run on doubles and return its records."""
     clock, journal = RecordedClock(), MemoryJournal()
     model = RecordedModel(recording, clock)
     limits = recording.limits
@@ -480,7 +452,28 @@ async def _executed(recording: Recording, hooks: Iterable[object]) -> list[Recor
     if recording.refused:
         agent.output_validator(refuse)
     await agent.run(recording.messages, run_id=recording.run_id)
-    return await journal.load(recording.run_id)
+    again = await journal.load(recording.run_id)
+    found = RunReplay(run_id)
+    recorded = [step for step in recording.steps if until is None or step.record <= until]
+    ours, theirs = _Contexts(run_id, kept), _Contexts(run_id, again)
+    steps = recording_of(run_id, again).steps
+    for number, (step, other) in enumerate(zip_longest(recorded, steps), 1):
+        if not recording.ended and (step is None or (other is not None and other.outside == _RECORD_ENDS)):
+            break
+        if step is None and until is not None:
+            break
+        if step is not None and step.outside:
+            found.outside = step
+            break
+        if step is None or other is None or _path(step) != _path(other):
+            found.difference = ReplayDifference(number, step, other, ours.before(step), theirs.before(other))
+            break
+        found.steps.append(ReplayStep(number, step, theirs.after(other)))
+    return found
+
+
+def _path(step: RecordedStep) -> tuple[str, str, str]:
+    return step.event, step.source, step.dest
 
 
 class _Contexts:

@@ -153,7 +153,9 @@ class Evaluator:
         if refusal is None:
             refusal, wraps = self._cost(point)
         if refusal is None or wraps:
-            later = self._parents_refusal(point)
+            # By a parent run, whose limits and usage stay as recorded.
+            self._own.attach_guards(point.by_parents)
+            later = next((Verdict(*row[:4]) for row in point.by_parents if not row[0]), None)
             if later is None:  # a refusal is falsy
                 later = self._late(point)
             if later is None:
@@ -183,11 +185,6 @@ class Evaluator:
             if number or not turn_accounting.may_go_on(self._run):
                 return verdict, False
         return first, first is not None
-
-    def _parents_refusal(self, point: Point) -> Verdict | None:
-        """Return the refusal of the request by a parent run, whose limits and usage stay as recorded."""
-        self._own.attach_guards(point.by_parents)
-        return next((Verdict(*row[:4]) for row in point.by_parents if not row[0]), None)
 
     def _after_answer(self, point: Point) -> Verdict | None:
         """Return the refusal by the limits that are checked with the answer: retries, and an unknown cost."""
@@ -573,14 +570,10 @@ def _difference(point: Point, decision: Decision, recorded: Decision) -> GuardDi
     notices = [
         str(one[0])
         for one in (*decision.notices, *recorded.notices)
-        if _only_one_has(one, decision, recorded)
+        if (one in decision.notices) != (one in recorded.notices)
     ]
     message = notices[0] if notices else "restarts"
     return GuardDifference(_GUARD_OF.get(message, message), 0, 0, turn, point.seq)
-
-
-def _only_one_has(notice: object, decision: Decision, recorded: Decision) -> bool:
-    return (notice in decision.notices) != (notice in recorded.notices)
 
 
 _GUARD_OF: Final = {"warning": "no_progress", "feedback": "completion_retries"}

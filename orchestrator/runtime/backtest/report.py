@@ -83,7 +83,12 @@ class Report:
     def add(self, run: RunComparison) -> None:
         """Count one run."""
         if run.left_out:
-            self._leave_out(run)
+            reason = run.left_out if len(self.left_out) < _MOST else "another reason"
+            known = self.left_out.get(run.left_out) or self.left_out.get(reason)
+            if known is None:
+                self.left_out[reason] = LeftOut(1, run.run_id)
+            else:
+                known.runs += 1
             return
         self.runs += 1
         if run.change == "none":
@@ -101,14 +106,6 @@ class Report:
             self.other_message += 1
             if run.assumed_effect is not None:
                 self.assumed[run.assumed_effect].add(run.assumed_saved)
-
-    def _leave_out(self, run: RunComparison) -> None:
-        reason = run.left_out if len(self.left_out) < _MOST else "another reason"
-        known = self.left_out.get(run.left_out) or self.left_out.get(reason)
-        if known is None:
-            self.left_out[reason] = LeftOut(1, run.run_id)
-        else:
-            known.runs += 1
 
     @property
     def benefit(self) -> int:
@@ -226,7 +223,16 @@ def backtest_svg(reports: Sequence[Report], sweep: str = "", *, styled: bool = T
         styled: Whether the stylesheet is included. A page includes `stylesheet()` once instead.
     """
     if len(reports) == 1:
-        return _bars(reports[0], styled=styled)
+        report = reports[0]
+        names = {
+            "benefit": "benefit: had not completed",
+            "harm": "harm: had completed",
+            "undecided": "undecided",
+        }
+        rows = [
+            (names[effect], float(stops.runs), f"{stops.runs:,}") for effect, stops in report.stops.items()
+        ]
+        return bars_svg(f"{_title(report)}: stops earlier", rows, styled=styled)
     labels = [report.label for report in reports]
     claimed = [(float(report.harm), float(report.benefit)) for report in reports]
     assumed = [
@@ -248,9 +254,3 @@ def backtest_svg(reports: Sequence[Report], sweep: str = "", *, styled: bool = T
 
 def _title(report: Report) -> str:
     return f"Backtest of {report.runs:,} run{'' if report.runs == 1 else 's'}"
-
-
-def _bars(report: Report, *, styled: bool) -> str:
-    names = {"benefit": "benefit: had not completed", "harm": "harm: had completed", "undecided": "undecided"}
-    rows = [(names[effect], float(stops.runs), f"{stops.runs:,}") for effect, stops in report.stops.items()]
-    return bars_svg(f"{_title(report)}: stops earlier", rows, styled=styled)

@@ -413,11 +413,9 @@ class _TraceReader:
             return
         point = self._point(kind, record, before, rows)
         self.trace.points.append(point)
-        if body.get("event") == LoopEvent.RESTART_LOOP or self._compacted(before):
+        compacted = self._stored.context["context"]["compacted_at"] != before.context[2]
+        if compacted or body.get("event") == LoopEvent.RESTART_LOOP:
             self._failed = self._worked = 0
-
-    def _compacted(self, before: _Position) -> bool:
-        return bool(self._stored.context["context"]["compacted_at"] != before.context[2])
 
     def _point(self, kind: Kind, record: Record, before: _Position, rows: list[Any]) -> Point:
         context, body = self._stored.context, record.body
@@ -448,7 +446,10 @@ class _TraceReader:
         elif kind == "turn":
             self._add_turn(point)
         else:
-            self._add_completion(point)
+            point.streaks = context["progress"]["error_streaks"]
+            point.warned = bool(context["progress"]["warning"])
+            if context["turns"] and point.limits["max_no_progress"]:
+                point.turn, point.window = fingerprint_of(context["turns"][-1]), len(context["turns"])
         return point
 
     def _add_request(self, point: Point, before: _Position) -> None:
@@ -457,7 +458,13 @@ class _TraceReader:
         budgets = takewhile(lambda row: row[4:5] != ["request_cost"], point.rows)
         point.checked = any(row[1] == "iterations" for row in budgets)
         own = _own_rows(point.rows) if self._is_child else len(point.rows)
-        point.by_parents = [row for row in point.rows[own:] if not _is_about_answer(row, point.limits)]
+        point.by_parents = [
+            row
+            for row in point.rows[own:]
+            if not (
+                row[1] == "retries" or (row[1] == "cost_unknown" and requires_price(limits_of(point.limits)))
+            )
+        ]
         point.most = tuple(row[6] for row in point.rows[:own] if row[4:5] == ["request_cost"])
         point.retries = max(point.retries, int(answer.get("retries") or 0))
         point.unpriced = any(row[1] == "cost_unknown" for row in point.rows) or (
@@ -492,7 +499,7 @@ class _TraceReader:
         point.warned = bool(context["progress"]["warning"])
         if not restarted:
             point.streaks = context["progress"]["error_streaks"]
-            if context["turns"] and _keeps_turns(point.limits):
+            if context["turns"] and (point.limits["max_no_progress"] or point.limits["max_restarts"]):
                 point.turn, point.window = fingerprint_of(context["turns"][-1]), len(context["turns"])
                 self._learn(point.turn)
             return
@@ -519,13 +526,6 @@ class _TraceReader:
         for tool in turn.tools:
             self._policies.setdefault(tool, policy)
 
-    def _add_completion(self, point: Point) -> None:
-        context = self._stored.context
-        point.streaks = context["progress"]["error_streaks"]
-        point.warned = bool(context["progress"]["warning"])
-        if context["turns"] and point.limits["max_no_progress"]:
-            point.turn, point.window = fingerprint_of(context["turns"][-1]), len(context["turns"])
-
     _READERS: ClassVar[Mapping[str, Callable[[_TraceReader, Record], None]]] = {
         "created": _read_created,
         "migrated": _read_migrated,
@@ -547,15 +547,6 @@ def _own_rows(rows: Sequence[Row]) -> int:
     """
     first = max((place for place, row in enumerate(rows, 1) if row[1] == "iterations"), default=0)
     return first + sum(1 for _ in takewhile(lambda row: row[4:5] == ["request_cost"], rows[first:]))
-
-
-def _is_about_answer(row: Row, limits: Mapping[str, Any]) -> bool:
-    """Return whether a row is about the answer to a request, under the limits of the run itself."""
-    return row[1] == "retries" or (row[1] == "cost_unknown" and requires_price(limits_of(limits)))
-
-
-def _keeps_turns(limits: Mapping[str, Any]) -> bool:
-    return bool(limits["max_no_progress"] or limits["max_restarts"])
 
 
 def _position_of(body: Mapping[str, Any]) -> int:

@@ -85,7 +85,10 @@ class OutputExpectation(_Part):
     def _usable(self) -> Self:
         for what, schema in (("schema", self.json_schema), ("matches", _pattern(self.matches))):
             if schema is not None:
-                _usable_schema(what, schema)
+                try:
+                    checker(schema)
+                except UnusableSchema as error:
+                    raise ValueError(f"{what} cannot be used: {error}") from None
         return self
 
     @cached_property
@@ -101,13 +104,6 @@ class OutputExpectation(_Part):
 
 def _pattern(matches: str | None) -> Mapping[str, Any] | None:
     return None if matches is None else {"type": "string", "pattern": matches}
-
-
-def _usable_schema(what: str, schema: Mapping[str, Any]) -> None:
-    try:
-        checker(schema)
-    except UnusableSchema as error:
-        raise ValueError(f"{what} cannot be used: {error}") from None
 
 
 class TransitionExpectation(_Part):

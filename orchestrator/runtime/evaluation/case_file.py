@@ -24,7 +24,7 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.files.bounded import read_file
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.evaluation.case import EvaluationCase
-from orchestrator.runtime.evaluation.check import CaseRun, RecordedCall, json_values
+from orchestrator.runtime.evaluation.check import CaseRun, json_values
 from orchestrator.runtime.run_replay import archive_of, journal_of
 from orchestrator.runtime.runs.story import Story
 
@@ -337,12 +337,31 @@ async def recorded_case(run_id: str, records: Sequence[Record]) -> dict[str, Any
     if not prompt:
         raise ConfigError(f"run {run_id!r} has no messages: only runs of an agent can become cases")
     run = CaseRun.of(EvaluationCase(name=run_id, input="-"), run_id, clean)
-    answers = _answers(story)
+    answers: dict[str, Any] = {}
+    for entry in story.ledger.entries.values():
+        if entry.answer is not None:
+            match entry.answer.get("decision"):
+                case "reject":
+                    answers[entry.tool] = {"reject": str(entry.answer.get("why") or "")}
+                case "respond":
+                    answers[entry.tool] = {"respond": str(entry.answer.get("content") or "")}
+                case _:
+                    edited = json_values(entry.answer.get("arguments"))
+                    answers[entry.tool] = (
+                        {"approve": dict(edited)} if isinstance(edited, Mapping) else "approve"
+                    )
     outcome, output = run.outcome, run.output
     expect: dict[str, Any] = {"outcome": outcome}
     if output is not None and not isinstance(output, str):
         expect["output"] = {"equals": output}
-    tools: dict[str, Any] = {"called": _called(run.calls), "asked": list(dict.fromkeys(run.asked))}
+    found: list[dict[str, Any]] = []
+    for call in run.calls:
+        one: dict[str, Any] = {"tool": call.tool}
+        if isinstance(call.arguments, Mapping):
+            one["arguments"] = dict(call.arguments)
+        if one not in found:
+            found.append(one)
+    tools: dict[str, Any] = {"called": found, "asked": list(dict.fromkeys(run.asked))}
     if tools := {name: value for name, value in tools.items() if value}:
         expect["tools"] = tools
     reference = {"reference": output} if isinstance(output, str) else {}
@@ -366,34 +385,3 @@ def _prompt(story: Story) -> dict[str, Any]:
     if len(said) == 1 and said[0].get("role") == "user" and isinstance(said[0].get("content"), str):
         return {"input": said[0]["content"]}
     return {"messages": said} if said else {}
-
-
-def _answers(story: Story) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for entry in story.ledger.entries.values():
-        if entry.answer is not None:
-            found[entry.tool] = _answer(entry.answer)
-    return found
-
-
-def _answer(body: Mapping[str, Any]) -> Any:
-    match body.get("decision"):
-        case "reject":
-            return {"reject": str(body.get("why") or "")}
-        case "respond":
-            return {"respond": str(body.get("content") or "")}
-        case _:
-            edited = json_values(body.get("arguments"))
-            return {"approve": dict(edited)} if isinstance(edited, Mapping) else "approve"
-
-
-def _called(calls: Sequence[RecordedCall]) -> list[dict[str, Any]]:
-    """Return each different call once."""
-    found: list[dict[str, Any]] = []
-    for call in calls:
-        one: dict[str, Any] = {"tool": call.tool}
-        if isinstance(call.arguments, Mapping):
-            one["arguments"] = dict(call.arguments)
-        if one not in found:
-            found.append(one)
-    return found

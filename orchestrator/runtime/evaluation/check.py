@@ -65,15 +65,40 @@ class CaseRun:
     def of(cls, case: EvaluationCase, run_id: str, records: Sequence[Record]) -> Self:
         """Read the records of an ended run."""
         story = Story.of(run_id, records)
+        said = {
+            int(entry.answer.get("iteration") or 0): entry.message.get("tool_calls") or ()
+            for entry in story.conversation
+            if entry.answer is not None
+        }
+        found = []
+        for entry in story.ledger.entries.values():
+            if not entry.effect:  # refused before it had an intent
+                continue
+            calls = said.get(entry.turn, ())
+            text = entry.arguments
+            if text is None and entry.position < len(calls):
+                text = (calls[entry.position].get("function") or {}).get("arguments")
+            found.append(RecordedCall(entry.tool, json_values(text)))
+        path = [record.body for record in records if record.kind == "transition"]
+        states = [str(path[0]["source"]), *(str(body["dest"]) for body in path)] if path else [story.state]
         return cls(
             case=case,
             result=recorded_result(story, records),
-            calls=tuple(_recorded_calls(story)),
-            states=tuple(_states(story, records)),
+            calls=tuple(found),
+            states=tuple(
+                one for number, one in enumerate(states) if number == 0 or one != states[number - 1]
+            ),
             asked=tuple(str(record.body.get("tool", "")) for record in records if record.kind == "asked"),
             requests=story.requests,
             seconds=story.elapsed,
-            waited=next((str(body.get("why")) for kind, body in story.decisions if _is_ours(kind, body)), ""),
+            waited=next(
+                (
+                    str(body.get("why"))
+                    for kind, body in story.decisions
+                    if kind == "control" and body.get("by") == ACTOR and body.get("kind") == "cancel"
+                ),
+                "",
+            ),
         )
 
     @property
@@ -87,40 +112,12 @@ class CaseRun:
         return WAITING if self.waited else self.result.outcome.value
 
 
-def _is_ours(kind: str, body: Mapping[str, Any]) -> bool:
-    return bool(kind == "control" and body.get("by") == ACTOR and body.get("kind") == "cancel")
-
-
-def _recorded_calls(story: Story) -> list[RecordedCall]:
-    said = {
-        int(entry.answer.get("iteration") or 0): entry.message.get("tool_calls") or ()
-        for entry in story.conversation
-        if entry.answer is not None
-    }
-    found = []
-    for entry in story.ledger.entries.values():
-        if not entry.effect:  # refused before it had an intent
-            continue
-        calls = said.get(entry.turn, ())
-        text = entry.arguments
-        if text is None and entry.position < len(calls):
-            text = (calls[entry.position].get("function") or {}).get("arguments")
-        found.append(RecordedCall(entry.tool, json_values(text)))
-    return found
-
-
 def json_values(value: Any) -> Any:
     """Return a text that is JSON parsed, and any other value as it is."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
-
-
-def _states(story: Story, records: Sequence[Record]) -> list[str]:
-    path = [record.body for record in records if record.kind == "transition"]
-    states = [str(path[0]["source"]), *(str(body["dest"]) for body in path)] if path else [story.state]
-    return [one for number, one in enumerate(states) if number == 0 or one != states[number - 1]]
 
 
 _SHOWN: Final = 200
@@ -384,17 +381,17 @@ Verdict of a guard.
 
 def named_judges(judges: Mapping[str, Judge] | Iterable[Judge]) -> dict[str, Judge]:
     """Return name -> judge; a function has its own name. Raises ConfigError."""
-    pairs = list(judges.items()) if isinstance(judges, Mapping) else [(_name(one), one) for one in judges]
+    pairs = (
+        list(judges.items())
+        if isinstance(judges, Mapping)
+        else [(str(getattr(one, "__name__", type(one).__name__)), one) for one in judges]
+    )
     for name, judge in pairs:
         if not callable(judge):
             raise ConfigError(f"judge {name!r} is {judge!r:.60}; give a function of a CaseRun")
     if len(dict(pairs)) < len(pairs):
         raise ConfigError("two judges have one name: give them as a dict, or with NAME=MODULE:FUNCTION")
     return dict(pairs)
-
-
-def _name(judge: object) -> str:
-    return str(getattr(judge, "__name__", type(judge).__name__))
 
 
 async def judge_run(name: str, judge: Judge, run: CaseRun, clock: Clock) -> CaseCheck:

@@ -48,7 +48,7 @@ from orchestrator.kernel.journal import (
 from orchestrator.llm.port import Clock
 from orchestrator.machines.bound import out_of_range
 from orchestrator.machines.question import Question
-from orchestrator.runtime.evaluation.case import CaseAnswer, EvaluationCase, digest_of
+from orchestrator.runtime.evaluation.case import EvaluationCase, digest_of
 from orchestrator.runtime.evaluation.check import ACTOR, CaseRun, Judge, check_run, judge_run, named_judges
 from orchestrator.runtime.evaluation.report import CaseResult, CaseUsage, EvaluationReport
 from orchestrator.runtime.llm_loop.agent import Agent
@@ -230,17 +230,16 @@ class CasePerson:
         while True:
             version = await self._runs.version()
             if version != seen:
-                await self._look()
+                waiting = self._runs.journal.runs(
+                    status="parked", waiting=True, tags={RUN_TAG: self._evaluation_id}
+                )
+                for head in [head async for head in waiting]:
+                    root = await open_root(self._runs.journal, head)
+                    if root is not None and root in self.cases:
+                        for question in await self._runs.pending(head.run_id):
+                            await self._answer(head.run_id, root, question)
             seen = version
             await asyncio.sleep(_POLL)
-
-    async def _look(self) -> None:
-        waiting = self._runs.journal.runs(status="parked", waiting=True, tags={RUN_TAG: self._evaluation_id})
-        for head in [head async for head in waiting]:
-            root = await open_root(self._runs.journal, head)
-            if root is not None and root in self.cases:
-                for question in await self._runs.pending(head.run_id):
-                    await self._answer(head.run_id, root, question)
 
     async def _answer(self, run_id: str, root: str, question: Question) -> None:
         if (run_id, question.key, question.digest) in self._handled:
@@ -250,7 +249,14 @@ class CasePerson:
         why = f"it waits for a person: the case has no answer about {question.tool!r}"
         try:
             if answer is not None:
-                await self._post(run_id, question, answer)
+                key, digest = question.key, question.digest
+                if answer.decision == "approve":
+                    edited = None if answer.arguments is None else json.dumps(dict(answer.arguments))
+                    await self._runs.approve(run_id, key, digest=digest, arguments=edited, by=ACTOR)
+                elif answer.decision == "reject":
+                    await self._runs.reject(run_id, key, digest=digest, why=answer.text, by=ACTOR)
+                else:
+                    await self._runs.respond(run_id, answer.text, key, digest=digest, by=ACTOR)
                 return
         except AnswerRefused as error:
             if error.earlier is not None:  # another process has answered
@@ -259,16 +265,6 @@ class CasePerson:
         except (RunOver, RunUnknown):
             return
         await self._give_up(root, why)
-
-    async def _post(self, run_id: str, question: Question, answer: CaseAnswer) -> None:
-        key, digest = question.key, question.digest
-        if answer.decision == "approve":
-            edited = None if answer.arguments is None else json.dumps(dict(answer.arguments))
-            await self._runs.approve(run_id, key, digest=digest, arguments=edited, by=ACTOR)
-        elif answer.decision == "reject":
-            await self._runs.reject(run_id, key, digest=digest, why=answer.text, by=ACTOR)
-        else:
-            await self._runs.respond(run_id, answer.text, key, digest=digest, by=ACTOR)
 
     async def _give_up(self, run_id: str, why: str) -> None:
         try:
@@ -385,7 +381,7 @@ async def evaluate(
     _check_names(chosen, agent, by_name)
     hosting = agent.hosting
     identity = EvaluationIdentity(
-        name, agent.identity.name, agent.identity.version, _plain(asdict(selection))
+        name, agent.identity.name, agent.identity.version, orjson.loads(orjson.dumps(asdict(selection)))
     )
     baseline = await previous(identity, hosting.journal)
     async with opened(identity, hosting.journal, hosting.clock.time, new=new) as ledger:
@@ -393,23 +389,14 @@ async def evaluate(
         units = list(_units(chosen, selection.repeat, ledger.run_id, agent_digest(agent)))
         await work.run(units, concurrency)
         await work.end(units)
-    return _report(identity, work, chosen, baseline)
-
-
-def _report(
-    identity: EvaluationIdentity,
-    work: _Evaluation,
-    cases: Sequence[EvaluationCase],
-    baseline: EvaluationReport | None,
-) -> EvaluationReport:
-    order = {case.name: number for number, case in enumerate(cases)}
+    order = {case.name: number for number, case in enumerate(chosen)}
     return EvaluationReport(
         evaluation_id=work.ledger.run_id,
         name=identity.name,
         agent=identity.agent,
         agent_version=identity.agent_version,
         results=tuple(sorted(work.results.values(), key=lambda one: (order[one.case], one.repetition))),
-        not_run=tuple(case.name for case in cases if case.name in work.not_run),
+        not_run=tuple(case.name for case in chosen if case.name in work.not_run),
         stopped=work.stopped,
         cancelled=work.cancelled,
         baseline=baseline,
@@ -593,10 +580,6 @@ def agent_digest(agent: Agent[Any, Any]) -> str:
 
 def _named(value: object) -> str:
     return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-
-
-def _plain(value: Any) -> Any:
-    return orjson.loads(orjson.dumps(value))
 
 
 def _check_names(
