@@ -12,11 +12,9 @@ from typer.main import get_command
 
 from orchestrator.cli import Options
 from orchestrator.cli import option as given
-from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
 from orchestrator.cli.output import say
-from orchestrator.cli.spread import spread
 from orchestrator.version import __version__
 
 COMPLETION = "_ORCHESTRATOR_COMPLETE"
@@ -24,7 +22,7 @@ COMPLETION = "_ORCHESTRATOR_COMPLETE"
 
 COMMANDS = {
     "run": CommandEntry("run:run_prompt", "Run one prompt and show the states of the machine.", EPILOG),
-    "chat": CommandEntry("app:chat", "Talk to an agent in the terminal.", EPILOG),
+    "chat": CommandEntry("chat:chat", "Talk to an agent in the terminal.", EPILOG),
     "worker": CommandEntry("fleet:work", "Carry out runs of a PostgreSQL journal until SIGTERM or SIGINT."),
     "submit": CommandEntry("fleet:submit_run", "Submit a run to the workers of a PostgreSQL journal."),
     "replay": CommandEntry(
@@ -110,16 +108,3 @@ def options_of_all(
     """Store the options before the name of the command."""
     del version
     context.ensure_object(Options).traceback = traceback
-
-
-@spread
-def chat(options: ChatOptions) -> int:
-    """Talk to an agent in the terminal.
-
-    Each line is a prompt, and its answer is printed as it comes. Ctrl-C cancels the answer, Ctrl-D leaves; questions
-    of the run are asked here. The conversation is in the journal: --conversation continues one. From a pipe each line
-    is a prompt, and the exit code is that of the last run.
-    """
-    from orchestrator.cli.chat.command import chat as run_chat
-
-    return run_chat(options)

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
-    *("cli.app", "cli.run", "cli.chat.command", "cli.chat.session", "cli.chat.line_reader"),
+    *("cli.app", "cli.run", "cli.chat", "cli.keyboard"),
     *("cli.metrics", "telemetry.exposition.server", "telemetry.exposition.stored"),
     *("cli.runs.store", "cli.runs.show", "cli.runs.listing", "cli.screen", "cli.replay"),
     *("cli.approval.command", "cli.approval.progress", "testing"),

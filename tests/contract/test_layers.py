@@ -86,7 +86,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.providers.pydantic_ai_request",
     ),
     "procrastinate": ("orchestrator.engines.procrastinate",),
-    "prompt_toolkit": ("orchestrator.cli.chat",),
+    "prompt_toolkit": ("orchestrator.cli.keyboard",),
     "psycopg": (
         "orchestrator.journal.postgres",
         "orchestrator.engines.procrastinate",

@@ -1,4 +1,8 @@
-"""One chat: prompts of a person, and the runs that answer them."""
+"""`orchestrator chat`: prompts of a person at the terminal, and the runs that answer them.
+
+The command has the agent, the journal and the earlier prompts of the conversation; a session reads one prompt after the
+other and shows its run, with its questions.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,132 @@ import asyncio
 import signal
 import time
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+import typer
 
 from orchestrator.cli import keyboard
-from orchestrator.cli.chat.line_reader import LineReader
-from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.loop import on_signal
+from orchestrator.cli import option as given
+from orchestrator.cli.exit import EXIT_CODES, Exit, beginning
+from orchestrator.cli.fleet import made
+from orchestrator.cli.keyboard import LineReader, line_reader
+from orchestrator.cli.launch import Launch, LoadedParts
+from orchestrator.cli.load import limits_from
+from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, json_text, say, shown
-from orchestrator.cli.run import TextPrinter, new_id, note_of
+from orchestrator.cli.run import TextPrinter, logging_to, new_id, note_of
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.question import TYPED, answer_typed
-from orchestrator.cli.runs.store import OpenStore
-from orchestrator.errors import JournalError, OrchestratorError
+from orchestrator.cli.runs.store import OpenStore, journal_file
+from orchestrator.cli.spread import spread
+from orchestrator.cli.trust.consent import project_settings
+from orchestrator.errors import ConfigError, JournalError, OrchestratorError
 from orchestrator.events import QuestionAnswered, QuestionAsked, RunEvent, RunSuspended
+from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.kernel.record import Observer
 from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.run_stream import RunStream
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """The command line of `chat`."""
+
+    agent: given.AgentOptions
+    made_by: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            metavar="MODULE:FUNCTION",
+            help="An agent of yours: a function of the journal, or of the journal and the observers.",
+        ),
+    ] = None
+    limits: given.Limits = ()
+    conversation: given.Conversation = None
+    log: given.Log = None
+    journal: given.Journal = None
+
+
+MakeAgent: TypeAlias = Callable[[StoredJournal, Sequence[Observer]], AbstractAsyncContextManager[Any]]
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the chat; a run at work stays open and can be resumed."""
+
+
+@spread
+def chat(options: ChatOptions) -> int:
+    """Talk to an agent in the terminal.
+
+    Each line is a prompt, and its answer is printed as it comes. Ctrl-C cancels the answer, Ctrl-D leaves; questions
+    of the run are asked here. The conversation is in the journal: --conversation continues one. From a pipe each line
+    is a prompt, and the exit code is that of the last run.
+    """
+    conversation = new_id(options.conversation, "conversation_id")
+    described = options.agent.plain()
+    if (target := options.made_by) is not None:
+        told = [name for name, value in described.items() if value] + ["limits"] * bool(options.limits)
+        if told:
+            raise ConfigError(
+                f"{', '.join(told)}: these describe an agent, and --agent names one that is complete; leave them out"
+            )
+
+        def make(journal: StoredJournal, observers: Sequence[Observer]) -> AbstractAsyncContextManager[Any]:
+            return nullcontext(made(target, journal, observers))
+
+    else:
+        settings = project_settings()
+        launch = Launch.here(settings, **described)
+        parts, limits = LoadedParts.of(launch), limits_from(options.limits, settings.limits)
+
+        def make(journal: StoredJournal, observers: Sequence[Observer]) -> AbstractAsyncContextManager[Any]:
+            return launch.agent(parts, journal=journal, observers=observers, limits=limits)
+
+    with logging_to(options.log, project_settings().log_level) as logs:
+        return run_async(_chat(options, make, conversation, logs))
+
+
+async def _chat(options: ChatOptions, make: MakeAgent, conversation: str, logs: Sequence[Observer]) -> int:
+    store, task = (
+        OpenStore(journal_at(journal_file(options.journal)), options.journal),
+        asyncio.current_task(),
+    )
+    with on_signal(lambda: task and task.cancel(), _ENDING):
+        try:
+            async with AsyncExitStack() as stack:
+                with beginning():
+                    await stack.enter_async_context(store.journal)
+                agent = await stack.enter_async_context(make(store.journal, logs))
+                if not isinstance(agent, Agent):
+                    raise ConfigError(f"the agent is a {type(agent).__name__}; chat talks to an Agent")
+                with beginning():
+                    earlier = await _earlier(store, conversation)
+                session = ChatSession(agent, store, line_reader(earlier), conversation)
+                if keyboard.present():
+                    say(f"conversation {shown(conversation)}, journal {shown(str(store.journal.address))}")
+                    say("/help lists the commands, Ctrl-D leaves")
+                return await session.converse()
+        except asyncio.CancelledError:
+            return Exit.CANCELLED
+
+
+async def _earlier(store: OpenStore, conversation: str) -> list[str]:
+    """Return the prompts of a conversation so far. A run that is still open is mentioned."""
+    newest = await store.journal.newest(conversation)
+    if newest is None:
+        return []
+    if newest.status != "ended":
+        command = store.command("resume", newest.run_id)
+        complain(f"the last run of this conversation is open; `{command}` continues it")
+        return []
+    result = await store.runs.result(newest.run_id)
+    return [message.text for message in result.messages if message.role == "user"]
+
 
 HELP = """/new     start another conversation
 /resume  continue the run that was left at its question
@@ -63,25 +174,21 @@ class ChatSession:
             if line is None or line.strip() == "/quit":
                 return code
             if line.strip():
-                code = await self._obey(line.strip()) if _is_command(line) else await self._answer(line)
+                is_command = line.strip() in {"/new", "/resume", "/help"}
+                code = await (self._obey(line.strip()) if is_command else self._answer(line))
 
     async def _obey(self, command: str) -> int:
         if command == "/new":
             self.conversation = new_id(None)
             say(f"conversation {self.conversation}")
         elif command == "/resume":
-            return await self._resume()
+            run_id, self._parked = self._parked, None
+            if run_id is not None:
+                return await self._follow(run_id, self._agent.stream_resume(run_id))
+            say("no run was left at its question")
         else:
             say(HELP)
         return Exit.COMPLETED
-
-    async def _resume(self) -> int:
-        """Continue the run that was left at its question."""
-        run_id, self._parked = self._parked, None
-        if run_id is None:
-            say("no run was left at its question")
-            return Exit.COMPLETED
-        return await self._follow(run_id, self._agent.stream_resume(run_id))
 
     async def _answer(self, prompt: str) -> int:
         """Run one prompt."""
@@ -116,7 +223,11 @@ class ChatSession:
             except asyncio.CancelledError:
                 if not questions.left:
                     raise
-                self._leave(run_id, questions)
+                here = ""
+                if any(asking == run_id for asking, _ in questions.asking):
+                    self._parked, here = run_id, "/resume continues it; "
+                command = self._store.command("show", run_id)
+                complain(f"run {run_id} stays parked with its question; {here}`{command}` shows it")
                 return None
             finally:
                 asking.cancel()
@@ -126,14 +237,6 @@ class ChatSession:
             text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
             say(shown(text, 100_000))
         return result
-
-    def _leave(self, run_id: str, questions: _Questions) -> None:
-        """Say how a run continues that the person left at a question, of it or of a child run."""
-        here = ""
-        if any(asking == run_id for asking, _ in questions.asking):
-            self._parked, here = run_id, "/resume continues it; "
-        command = self._store.command("show", run_id)
-        complain(f"run {run_id} stays parked with its question; {here}`{command}` shows it")
 
     def _interrupt(self, run_id: str, questions: _Questions, reading: asyncio.Future[Result]) -> None:
         """Leave a run parked that asks the person at the terminal, and cancel any other."""
@@ -188,7 +291,3 @@ class _Questions:
             self.asking.add(work)
             if await answer_typed(self._agent, self._store, run_id, asked, self._answered[work]):
                 self.asking.discard(work)
-
-
-def _is_command(line: str) -> bool:
-    return line.strip() in {"/new", "/resume", "/help"}
