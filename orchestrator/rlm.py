@@ -36,8 +36,8 @@ from orchestrator.machines.rlm.tools_mode import (
     ToolsModeState,
     build_tools_mode_machine,
 )
-from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.rlm.run_record import RlmResult
 from orchestrator_callbacks.rlm.code_mode import CodeModeSource
 from orchestrator_callbacks.rlm.loop_policy import PolicyHooks
 from orchestrator_callbacks.rlm.tools_mode import ToolsModeSource

@@ -65,7 +65,7 @@ from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
 from orchestrator.runtime.llm_loop.run_options import Prompt
-from orchestrator.runtime.service.option import check_run_id
+from orchestrator.runtime.service.arguments import check_run_id
 from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog

@@ -75,7 +75,7 @@ class Facade(Generic[R]):
 
         As `cancel`.
         """
-        return self._service.control.keep_future(run_id, by, why)
+        return self._service.control.pause(run_id, by, why)
 
 
 class HumanInput(Facade[R]):

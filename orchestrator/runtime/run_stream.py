@@ -45,8 +45,8 @@ from orchestrator.llm.run_event import RunEvent, RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
 from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.service.arguments import new_id
 from orchestrator.runtime.service.hosting import BeginRun
-from orchestrator.runtime.service.option import new_id
 from orchestrator.runtime.service.run_feed import StreamBuffer
 
 R = TypeVar("R")

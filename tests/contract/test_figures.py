@@ -71,7 +71,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.ralph.coding_agent": {
         "TRY_AGAIN": 75,
     },
-    "orchestrator.runtime.service.option": {
+    "orchestrator.runtime.service.arguments": {
         "LONGEST_ID": 256,
         "METADATA_BYTES": 16384,
         "MOST_TAGS": 32,

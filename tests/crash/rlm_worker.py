@@ -26,8 +26,8 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.rlm.run_record import RlmResult
 from orchestrator.tools.spec import ToolContext, tool
 from orchestrator_callbacks.rlm.conversation import AGAIN, LOST
 from tests.crash import mortal

@@ -16,8 +16,8 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Lease, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.codec import loop_codec, restored
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.llm_loop.run_record import loop_codec, restored
 from orchestrator.testing.clock import FakeClock
 from orchestrator_callbacks.llm_loop.admission import close_turn
 from orchestrator_callbacks.llm_loop.deps import LoopRun

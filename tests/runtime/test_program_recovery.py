@@ -84,7 +84,7 @@ def survivor() -> Iterator[subprocess.Popen[str]]:
 async def test_a_survivor_of_this_host_is_ended_before_its_work_is_repeated_though_it_ignores_sigterm(
     survivor: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(program.end_marked, "__defaults__", (0.1,))
+    monkeypatch.setattr(program.end_processes, "__defaults__", (0.1,))
     journal = MemoryJournal()
     stages = await left(journal, recorded_program())
     alive: list[int | None] = []
@@ -227,7 +227,7 @@ async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     immortal = program.ProgramEnd(frozenset("m"), (4711,))
-    monkeypatch.setattr(program, "end_marked", lambda _: immortal)
+    monkeypatch.setattr(program, "end_processes", lambda _: immortal)
     journal = MemoryJournal()
     stages = await left(journal, recorded_program())
     with pytest.raises(ProgramsUnknown, match=r"cannot be ended by this user \(process 4711\)"):

@@ -12,7 +12,7 @@ from orchestrator import Agent, MemoryJournal, ToolContext, tool
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.journal.redacted import parted
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.service.option import LONGEST_TAG, METADATA_BYTES, MOST_TAGS
+from orchestrator.runtime.service.arguments import LONGEST_TAG, METADATA_BYTES, MOST_TAGS
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing import ScriptedLLM
 

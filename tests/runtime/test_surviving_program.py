@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runtime.service import program
-from orchestrator.runtime.service.program import ProgramEnd, end_marked, mark_variable
+from orchestrator.runtime.service.program import ProgramEnd, end_processes, mark_variable
 from orchestrator.settings import Settings
 
 pytestmark = pytest.mark.skipif(not program.can_find(), reason="only Linux shows whose process it is")
@@ -67,9 +67,9 @@ def lives(pid: int) -> bool:
 def test_processes_are_ended_by_their_mark_and_no_other_one(started: Started) -> None:
     ours, deaf, other = started(WAITS, mark="a"), started(DEAF, mark="b"), started(WAITS, mark="c")
     assert [said(one) for one in (ours, deaf, other)] == ["up"] * 3
-    assert end_marked(["a", "b", "nobody"], 0.1) == ProgramEnd(frozenset(("a", "b")), ())
+    assert end_processes(["a", "b", "nobody"], 0.1) == ProgramEnd(frozenset(("a", "b")), ())
     assert (ours.wait(), deaf.wait(), other.poll()) == (-signal.SIGTERM, -signal.SIGKILL, None)
-    assert end_marked(["a", "b"], 0.1) == ProgramEnd(frozenset(), ())
+    assert end_processes(["a", "b"], 0.1) == ProgramEnd(frozenset(), ())
 
 
 @pytest.mark.parametrize("how", ["plain", "session", "env", "session env", "session dies"])
@@ -81,7 +81,7 @@ def test_children_are_ended_too_that_left_the_session_or_dropped_the_variable(
     if "dies" in how:
         parent.wait()
     assert lives(child)
-    assert end_marked(["a"], 0.1) == ProgramEnd(frozenset("a"), ())
+    assert end_processes(["a"], 0.1) == ProgramEnd(frozenset("a"), ())
     assert not lives(child)
 
 
@@ -92,12 +92,12 @@ def test_a_program_inside_a_program_carries_both_marks(
     inner = started(WAITS, mark="inner")
     assert said(inner) == "up"
     assert mark_variable("inner") == {program.MARK: "outer inner"}
-    assert end_marked(["outer"], 0.1) == ProgramEnd(frozenset(("outer",)), ())
+    assert end_processes(["outer"], 0.1) == ProgramEnd(frozenset(("outer",)), ())
     assert inner.wait() == -signal.SIGTERM
 
 
 def test_a_process_is_no_survivor_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from orchestrator.runtime.service.program import end_marked\nprint(end_marked(['m'], 0.1))"
+    code = "from orchestrator.runtime.service.program import end_processes\nprint(end_processes(['m'], 0.1))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **mark_variable("m")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -32,8 +32,8 @@ from orchestrator.journal.opening import journal_at
 from orchestrator.machines.rlm.code_mode import CODE_MODE
 from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE
-from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.rlm.run_record import RlmResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

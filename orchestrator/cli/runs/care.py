@@ -40,7 +40,7 @@ from orchestrator.kernel.journal import (
     write_records,
 )
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop.codec import loop_codec
+from orchestrator.runtime.llm_loop.run_record import loop_codec
 from orchestrator.runtime.service.recovery import Migration, Recovery
 
 

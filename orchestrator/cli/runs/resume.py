@@ -28,9 +28,9 @@ from orchestrator.llm.message import Message, Response
 from orchestrator.llm.message import Request as ModelRequest
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, repeated_work
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.service.option import SHARED, stored_data
+from orchestrator.runtime.llm_loop.run_record import history_of, loop_codec, repeated_work
+from orchestrator.runtime.service.arguments import SHARED, stored_data
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
 

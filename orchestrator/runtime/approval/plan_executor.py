@@ -336,7 +336,7 @@ class StepWork:
         """Undo steps, after programs that a previous owner left running were ended."""
         if self._cut_short:
             steps = {self._mark(key): step for step, key in self._cut_short.items()}
-            found = await asyncio.to_thread(program.end_marked, steps)
+            found = await asyncio.to_thread(program.end_processes, steps)
             self.ended = tuple(step for mark, step in steps.items() if mark in found.marks)
             self._cut_short.clear()
         return await self._undone(labels)

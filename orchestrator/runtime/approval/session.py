@@ -76,7 +76,7 @@ def codec(launch: Callable[[], Mapping[str, Any]]) -> ContextCodec[ApprovalConte
     return ContextCodec(ApprovalContext, about=lambda _: {"launch": dict(launch())} if launch() else {})
 
 
-def numbered_id(number: int) -> str:
+def request_id(number: int) -> str:
     """Return the id of a project's n-th request."""
     return f"{GRAPH}-{number:04d}"
 
@@ -359,7 +359,7 @@ class ApprovalSession:
         before = self.run
         await self._end()
         self.launch = dict(launch)
-        name, own = run_id or numbered_id(ctx.number), {**self._data, **(data or {})}
+        name, own = run_id or request_id(ctx.number), {**self._data, **(data or {})}
         run = self.run = Run(self.machine, name, ctx, self.deps, data=own or None)
         run.follow(follower)
         try:

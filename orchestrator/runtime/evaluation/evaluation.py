@@ -54,7 +54,7 @@ from orchestrator.runtime.evaluation.report import CaseResult, CaseUsage, Evalua
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.agent_tool import open_root
 from orchestrator.runtime.runs.runs import Runs
-from orchestrator.runtime.service.option import new_id, run_data
+from orchestrator.runtime.service.arguments import new_id, run_data
 from orchestrator.tools.result import explain
 
 GRAPH: Final = "evaluation"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, Unpack, ov
 
 from typing_extensions import TypeVar
 
+from orchestrator import around
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
@@ -41,7 +42,10 @@ from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.agent_tool import drive_child
-from orchestrator.runtime.llm_loop.codec import (
+from orchestrator.runtime.llm_loop.hosting import LoopHosting
+from orchestrator.runtime.llm_loop.result import Result, result_of
+from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
+from orchestrator.runtime.llm_loop.run_record import (
     StoredResults,
     history_of,
     loop_codec,
@@ -49,13 +53,10 @@ from orchestrator.runtime.llm_loop.codec import (
     restored,
     summary,
 )
-from orchestrator.runtime.llm_loop.hosting import LoopHosting
-from orchestrator.runtime.llm_loop.result import Result, agent_bundle, result_of
-from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
 from orchestrator.runtime.run_stream import RunStream, new_stream, resumed_stream
-from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service import arguments
+from orchestrator.runtime.service.arguments import OPTIONS, agent_data, new_id
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, here, joined
-from orchestrator.runtime.service.option import OPTIONS, agent_data, new_id
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
@@ -67,7 +68,7 @@ from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.approval_rule import definition_of
-from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider, open_account
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
 from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
@@ -116,56 +117,6 @@ class AgentChanges(TypedDict, total=False):
     params: Mapping[str, Any] | None
     name: str | None
     version: str | None
-
-
-def variant(agent: Agent, changes: AgentChanges) -> Agent:
-    """Return an agent with some changes. Raises ConfigError, and TypeError for an unknown argument."""
-    given: dict[str, Any] = dict(changes)
-    if unknown := given.keys() - AgentChanges.__annotations__.keys():
-        raise TypeError(f"replace() got an unexpected keyword argument {min(unknown)!r}")
-    arguments.check_agent({"limits": None, **given}, Limits)
-    found = copy.copy(agent)
-    if "deps" in given:
-        found._source = DepsSource(given["deps"])
-    data = dict(agent._service.data)
-    if "name" in given or "version" in given:
-        named = agent_data(
-            given.get("name", data.get("agent")), given.get("version", data.get("agent_version"))
-        )
-        data = named | {key: value for key, value in data.items() if key == "definition"}
-    found._limits = given.get("limits", agent._limits) or Limits()
-    found._instructions = given.get("instructions", agent._instructions)
-    found._members = {}
-    found._deps = _changed_handles(agent, str(data.get("agent", "")), found._source.host, given)
-    if "definition" in data:
-        data["definition"] = definition_of(found._deps.tools.offers)
-    found._service = agent._service.varied(found, found._kind(agent._service.machine), data)
-    found.hosting = found._make_hosting()
-    refuse_unpriced(found._limits, subagent.prices(found))
-    refuse_unknown_tools(found._limits, found._deps.tools)
-    return found
-
-
-def _changed_handles(agent: Agent, name: str, host: Any, given: Mapping[str, Any]) -> LoopDeps:
-    """Return the handles of a variant."""
-    own, points = agent._deps, agent.hosting.own_points
-    if not given.keys() & {"model", "tools", "output_type", "retry", "params", "memory"}:
-        return replace(own, host=host, points=points, agent=name)
-    made = compose.handles(
-        given.get("model", own.llm),
-        given.get("tools", own.tools),
-        own.clock,
-        given.get("output_type"),
-        given.get("retry", own.retry),
-        given.get("params", own.params),
-        memory=given.get("memory", own.memory),
-        price=own.price,
-        points=points,
-        host=host,
-        stored_result=own.stored_result,
-        agent=name,
-    )
-    return made if "output_type" in given else replace(made, output=own.output)
 
 
 class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
@@ -299,8 +250,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        tools = (spec.name for spec in self._deps.tools.offers)
-        return agent_bundle(self.name, self._deps.model, tools, self.machine.valid_graph)
+        """Return the agent as text and as HTML, with its graph."""
+        graph, deps = self.machine.valid_graph, self._deps
+        tools = ", ".join(spec.name for spec in deps.tools.offers)
+        return around.bundle(
+            {"agent": self.name, "model": deps.model, "tools": tools, "graph": graph.name}, graph
+        )
 
     # ---- run ----
 
@@ -458,7 +413,52 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
         It shares machine, journal and observers, and costs below 100 µs. See `AgentChanges`. Raises ConfigError.
         """
-        return variant(self, changes)
+        given: dict[str, Any] = dict(changes)
+        if unknown := given.keys() - AgentChanges.__annotations__.keys():
+            raise TypeError(f"replace() got an unexpected keyword argument {min(unknown)!r}")
+        arguments.check_agent({"limits": None, **given}, Limits)
+        found = copy.copy(self)
+        if "deps" in given:
+            found._source = DepsSource(given["deps"])
+        data = dict(self._service.data)
+        if "name" in given or "version" in given:
+            named = agent_data(
+                given.get("name", data.get("agent")), given.get("version", data.get("agent_version"))
+            )
+            data = named | {key: value for key, value in data.items() if key == "definition"}
+        found._limits = given.get("limits", self._limits) or Limits()
+        found._instructions = given.get("instructions", self._instructions)
+        found._members = {}
+        own, points = self._deps, self.hosting.own_points
+        common: dict[str, Any] = {
+            "points": points,
+            "host": found._source.host,
+            "agent": str(data.get("agent", "")),
+        }
+        if given.keys() & {"model", "tools", "output_type", "retry", "params", "memory"}:
+            found._deps = compose.handles(
+                given.get("model", own.llm),
+                given.get("tools", own.tools),
+                own.clock,
+                given.get("output_type"),
+                given.get("retry", own.retry),
+                given.get("params", own.params),
+                memory=given.get("memory", own.memory),
+                price=own.price,
+                stored_result=own.stored_result,
+                **common,
+            )
+            if "output_type" not in given:
+                found._deps.output = own.output
+        else:
+            found._deps = replace(own, **common)
+        if "definition" in data:
+            data["definition"] = definition_of(found._deps.tools.offers)
+        found._service = self._service.varied(found, found._kind(self._service.machine), data)
+        found.hosting = found._make_hosting()
+        refuse_unpriced(found._limits, subagent.prices(found))
+        refuse_unknown_tools(found._limits, found._deps.tools)
+        return found
 
     def as_tool(self, name: str, description: str, **options: Unpack[subagent.AgentToolOptions]) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""

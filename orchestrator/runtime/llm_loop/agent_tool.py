@@ -28,11 +28,11 @@ from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, o
 from orchestrator.llm.port import check_params
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
-from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
+from orchestrator.runtime.llm_loop.run_record import restored
+from orchestrator.runtime.service.arguments import OPTIONS, SHARED, stored_data
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, RunScope, here, joined
-from orchestrator.runtime.service.option import OPTIONS, SHARED, stored_data
 from orchestrator.tools.result import output_text
 from orchestrator.tools.sampling import SamplingRequest
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
@@ -320,20 +320,28 @@ class RunSampler:
             raise ConfigError(
                 "a tool samples only inside the run that calls it; await context.sample in the call"
             )
-        call = ChildCall(self._child_id(request), parent)
-        agent, run = sampling_agent(parent.agent), parent.run
-        messages = tuple(request.messages)
-        result = await call.result(
-            agent, messages, lambda _: _limits(run.ctx.limits), _settings(run, request)
-        )
-        return await _sampled_answer(agent._service.journal, result)
-
-    def _child_id(self, request: SamplingRequest) -> str:
-        """Return the id of the child run. Equal requests of a call are numbered in their order."""
+        # Equal requests of a call are numbered in their order.
         digest = request.digest[:_DIGEST]
         self._numbers = self._numbers or {}
         number = self._numbers[digest] = self._numbers.get(digest, 0) + 1
-        return f"{self._run_id}:{self._key}:{digest}" + (f".{number}" if number > 1 else "")
+        child_id = f"{self._run_id}:{self._key}:{digest}" + (f".{number}" if number > 1 else "")
+        agent, run = sampling_agent(parent.agent), parent.run
+        params = dict((run.data or {}).get(OPTIONS, {}).get("params", {}))
+        params |= sampling_params(run.deps, request)
+        stored = {OPTIONS: {"params": params}} if params else {}
+        settings = RunSettings(stored, run.deps.host, request.instructions)
+        call, messages = ChildCall(child_id, parent), tuple(request.messages)
+        result = await call.result(agent, messages, lambda _: _limits(run.ctx.limits), settings)
+        if result.outcome not in ANSWERED:
+            result.raise_for_outcome()
+        records = await agent._service.journal.load(result.run_id)
+        said: Mapping[str, Any] = next((one.body for one in reversed(records) if one.kind == "answer"), {})
+        return Response(
+            result.output,
+            finish_reason=said.get("finish_reason"),
+            usage=result.usage,
+            model=said.get("model"),
+        )
 
 
 def sampling_agent(agent: Agent) -> Agent:
@@ -355,13 +363,6 @@ def _limits(limits: Limits) -> Limits:
         max_restarts=0,
         compaction_threshold=0.0,
     )
-
-
-def _settings(run: LoopRun, request: SamplingRequest) -> RunSettings:
-    """Return the options of a child run: the parameters of its parent, and those of the request."""
-    params = dict((run.data or {}).get(OPTIONS, {}).get("params", {}))
-    params |= sampling_params(run.deps, request)
-    return RunSettings({OPTIONS: {"params": params}} if params else {}, run.deps.host, request.instructions)
 
 
 def sampling_params(deps: LoopDeps, request: SamplingRequest) -> dict[str, Any]:
@@ -392,23 +393,6 @@ def _checked(llm: object, params: Mapping[str, Any]) -> Mapping[str, Any]:
     except ConfigError:
         return {}
     return params
-
-
-async def _sampled_answer(journal: Journal, result: Result) -> Response:
-    """Return the answer of an ended child run with its details. Raises RunStopped."""
-    if result.outcome not in ANSWERED:
-        result.raise_for_outcome()
-    records = [record.body for record in await journal.load(result.run_id) if record.kind == "answer"]
-    said = records[-1] if records else {}
-    return Response(
-        result.output,
-        finish_reason=said.get("finish_reason"),
-        usage=result.usage,
-        model=said.get("model"),
-    )
-
-
-# ruff: noqa: SLF001 - one class with agent.py
 
 
 async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:

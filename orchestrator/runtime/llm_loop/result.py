@@ -58,33 +58,24 @@ def result_bundle(result: EndedRun, *graphs: Graph) -> dict[str, str]:
         "outcome": end,
         "output": getattr(result, "output", None),
         "error": result.error and f"{type(result.error).__name__}: {result.error}",
-        "usage": _usage_text(getattr(result, "usage", None)),
+        "usage": "",
     }
+    usage: Usage | None = getattr(result, "usage", None)
+    if usage is not None:
+        cost = "" if usage.cost is None else f", cost {usage.cost:g}"
+        cost += "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
+        facts["usage"] = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"
     path = result.transitions
-    graph = next((one for one in graphs if _has(one, path)), None)
+    taken = {(one.source, one.event, one.dest) for one in path}
+    graph = None
+    for one in graphs:
+        rows = {(source.value, event.value, dest.value) for source, event, dest, _ in one.rows}
+        if taken <= rows:
+            graph = one
+            break
     current = path[-1].dest if path else None
     marks = path_marks(History(limit=0, facts=path), current=current, status=result.outcome.value)
     return around.bundle(facts, graph, marks)
-
-
-def _usage_text(usage: Usage | None) -> str:
-    if usage is None:
-        return ""
-    cost = "" if usage.cost is None else f", cost {usage.cost:g}"
-    cost += "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"
-
-
-def agent_bundle(name: str, model: object, tools: Iterable[str], graph: Graph) -> dict[str, str]:
-    """Return an agent as text and as HTML, with its graph."""
-    return around.bundle(
-        {"agent": name, "model": model, "tools": ", ".join(tools), "graph": graph.name}, graph
-    )
-
-
-def _has(graph: Graph, path: Iterable[Transition]) -> bool:
-    rows = {(source.value, event.value, dest.value) for source, event, dest, _ in graph.rows}
-    return all((one.source, one.event, one.dest) in rows for one in path)
 
 
 STOPPED: Mapping[Outcome, type[RunStopped]] = {

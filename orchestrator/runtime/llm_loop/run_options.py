@@ -27,7 +27,7 @@ from orchestrator.llm.message import Message
 from orchestrator.llm.port import Clock, check_params
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
-from orchestrator.runtime.service.option import OPTIONS, checked_json, run_data
+from orchestrator.runtime.service.arguments import OPTIONS, checked_json, run_data
 from orchestrator.tools.context import DepsT
 from orchestrator.tools.result import explain
 from orchestrator.tools.run_context import RunContext
@@ -100,7 +100,8 @@ def run_options(
         check_params(own.llm, stored["params"])
     if output_type is not None:
         output = None if output_type is str else OutputSpec.of(output_type)
-        stored["output_type"] = None if output is None else _restorable(own.output, output)
+        stored["output_type"] = None if output is None else plain_json(output.schema)
+        _restored_output(own.output, stored["output_type"])  # a resumed run checks its answers with it
     if deps is not None:
         stored["deps"] = True
     if not (instructions is None or isinstance(instructions, str) or callable(instructions)):
@@ -181,20 +182,14 @@ async def prepare_run(
     elif factory is not None:
         deps = await _returned(factory, context, "the deps factory", own.clock)
         handles = replace(handles, host=deps)
-    return handles, await _instructions(said, replace(context, deps=handles.host), own.clock)
-
-
-async def _instructions(
-    instructions: str | RunFunction | None, context: RunContext, clock: Clock
-) -> str | None:
-    """Return the text of instructions. Raises RunError if their function fails, is slow or returns no text."""
-    if instructions is None or isinstance(instructions, str):
-        return instructions
-    text = await _returned(instructions, context, "the instructions function", clock)
+    if said is None or isinstance(said, str):
+        return handles, said
+    context = replace(context, deps=handles.host)
+    text = await _returned(said, context, "the instructions function", own.clock)
     if text is None or isinstance(text, str):
-        return text
+        return handles, text
     raise RunError(
-        f"the instructions function of run {context.run_id!r} returned {type(text).__name__}; return text or None"
+        f"the instructions function of run {run_id!r} returned {type(text).__name__}; return text or None"
     )
 
 
@@ -222,13 +217,6 @@ def _tool_names(own: ToolProvider, names: object) -> list[str]:
         have = ", ".join(known) or "none"
         raise ConfigError(f"the agent has no tool {unknown[0]!r}; its tools: {have}")
     return [name for name in known if name in chosen]
-
-
-def _restorable(own: OutputSpec | None, output: OutputSpec) -> Any:
-    """Return the schema of an output. Raises ConfigError if a resumed run could not check answers with it."""
-    schema = plain_json(output.schema)
-    _restored_output(own, schema)
-    return schema
 
 
 def _restored_output(own: OutputSpec | None, schema: Mapping[str, Any] | None) -> OutputSpec | None:
@@ -289,44 +277,34 @@ class Conversations:
 
 def opening(prompt: Prompt, history: Sequence[Message], instructions: str | None) -> list[Message]:
     """Return the first messages of a run. Raises ConfigError for an invalid prompt."""
-    given = _as_messages(prompt)
+    given = _given_messages(prompt)
     if instructions is not None and history and history[0].role == "system":
         history = history[1:]  # the instructions of an earlier run
     messages = [*history, *given]
     if not messages:
         raise ConfigError("the prompt is empty; give text or at least one message")
-    if not all(_is_text(message.content) for message in given if isinstance(message.content, str)):
-        raise ConfigError("the prompt is not text: it contains half a character (a lone surrogate)")
+    try:
+        for message in given:
+            if isinstance(message.content, str):
+                message.content.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the prompt is not text: it contains half a character (a lone surrogate)") from None
     if instructions is not None and messages[0] != (system := Message("system", instructions)):
         messages.insert(0, system)
     return messages
 
 
-def _is_text(said: str) -> bool:
-    """Return whether a text can be stored and sent."""
-    try:
-        said.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _as_messages(prompt: Prompt) -> list[Message]:
-    if isinstance(prompt, str):
-        return [Message("user", prompt)]
-    if isinstance(prompt, Message):
-        return [prompt]
+def _given_messages(prompt: Prompt) -> list[Message]:
+    if isinstance(prompt, str | Message):
+        return [Message("user", prompt) if isinstance(prompt, str) else prompt]
     if not isinstance(prompt, Sequence):
         raise ConfigError(f"the prompt must be text or messages, not {type(prompt).__name__}")
-    return [_as_message(item) for item in prompt]
-
-
-def _as_message(item: object) -> Message:
-    if isinstance(item, Message):
-        return item
-    if not isinstance(item, Mapping):
-        raise ConfigError(f"a message must be a Message or a mapping, not {type(item).__name__}")
-    try:
-        return Message.from_openai(item)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"a message of the prompt cannot be read: {error}") from error
+    given: list[Message] = []
+    for item in prompt:
+        if not isinstance(item, Message | Mapping):
+            raise ConfigError(f"a message must be a Message or a mapping, not {type(item).__name__}")
+        try:
+            given.append(item if isinstance(item, Message) else Message.from_openai(item))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"a message of the prompt cannot be read: {error}") from error
+    return given

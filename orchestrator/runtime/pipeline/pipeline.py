@@ -44,9 +44,9 @@ from orchestrator.runtime.facade import HumanInput
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.run_stream import RunStream, new_stream
-from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service import arguments
+from orchestrator.runtime.service.arguments import agent_data, host_data, new_id
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.option import agent_data, host_data, new_id
 from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of

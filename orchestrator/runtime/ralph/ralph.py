@@ -32,10 +32,9 @@ from orchestrator.runtime.ralph import session as ralph_log
 from orchestrator.runtime.ralph.prompt_agent import BoundAgent
 from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
 from orchestrator.runtime.run_stream import RunStream, new_stream
-from orchestrator.runtime.service import option as arguments
-from orchestrator.runtime.service import program
+from orchestrator.runtime.service import arguments, program
+from orchestrator.runtime.service.arguments import agent_data, host_data
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.option import agent_data, host_data
 from orchestrator.runtime.service.ownership import RunRegistry
 from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService

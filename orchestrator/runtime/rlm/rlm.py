@@ -21,8 +21,8 @@ from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.run_options import Conversations, Prompt, opening
-from orchestrator.runtime.rlm import result as rlm_record
-from orchestrator.runtime.rlm.result import RlmResult, result_of
+from orchestrator.runtime.rlm import run_record
+from orchestrator.runtime.rlm.run_record import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import (
     BatchOptions,
     RunResources,
@@ -32,9 +32,9 @@ from orchestrator.runtime.rlm.run_setup import (
     tool_names,
 )
 from orchestrator.runtime.run_stream import RunStream, new_stream
-from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service import arguments
+from orchestrator.runtime.service.arguments import SHARED, agent_data, host_data, new_id, stored_data
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
-from orchestrator.runtime.service.option import SHARED, agent_data, host_data, new_id, stored_data
 from orchestrator.runtime.service.ownership import LocalDefinition
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
@@ -101,7 +101,7 @@ class Rlm(Facade[RlmResult]):
         result = await Rlm(llm).run("Which line has the error?", log_text)
     """
 
-    _codec: rlm_record.ModeCodec
+    _codec: run_record.ModeCodec
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Rlm(Facade[RlmResult]):
         self._equipment = given = RunResources.of(locals(), runtime)
         self._limits = limits or self._mode.limits
         self._conversations, self._hosted = Conversations(), HostReference()
-        self._codec = rlm_record.codec(self._mode.context, launch)
+        self._codec = run_record.codec(self._mode.context, launch)
         self._service = RunService(
             self,
             RunKind(
@@ -142,7 +142,7 @@ class Rlm(Facade[RlmResult]):
                 codec=self._codec,
                 declare=self._declare,
                 ending=ending,
-                summary=rlm_record.summary,
+                summary=run_record.summary,
                 result=result_of,
                 restore=self._restore,
                 update=self._update,
@@ -309,7 +309,7 @@ class Rlm(Facade[RlmResult]):
         service.announce(self._limits.max_seconds, **labels)
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> ModeRun:  # noqa: ARG002 - the context has all
-        return rlm_record.restored(
+        return run_record.restored(
             stored, self._service.machine, self._deps(RunBudget(RlmLimits())), self._codec
         )
 
@@ -324,7 +324,7 @@ class Rlm(Facade[RlmResult]):
         stored, records = await self._service.recovery.read(head.run_id)
         if stored.fingerprint == self._service.machine.valid_graph.fingerprint and not stored.unbegun:
             tools = ToolSet(self._equipment.tools, clock=self._service.clock)
-            rlm_record.refuse_unknown(self._restore(stored, records), tools)
+            run_record.refuse_unknown(self._restore(stored, records), tools)
 
     async def _update(
         self,
@@ -333,13 +333,13 @@ class Rlm(Facade[RlmResult]):
         records: Sequence[Record],
         limits: RlmLimits | None,
     ) -> None:
-        rlm_record.charge(run, records)
+        run_record.charge(run, records)
         if limits is not None:
             run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
         run.deps.budget = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
 
     def _over(self, run: ModeRun) -> None:
-        said = rlm_record.said_in(run.ctx, run.ctx.earlier)
+        said = run_record.said_in(run.ctx, run.ctx.earlier)
         self._conversations.keep(run.ctx.conversation_id, run.run_id, said)
 
     # ---- private ----
@@ -416,7 +416,7 @@ class Rlm(Facade[RlmResult]):
             max_iterations=limits.max_iterations,
             max_depth=limits.max_depth,
             message_history=[one.to_openai() for one in earlier],
-            context=rlm_record.plain_context(context),
+            context=run_record.plain_context(context),
             limits=limits,
             earlier=sum(one.role != "system" for one in earlier),
         )
@@ -439,4 +439,4 @@ class Rlm(Facade[RlmResult]):
         """Return the messages of a stored run up to its end or its last record."""
         stored, _ = await self._service.recovery.read(run_id)
         ctx = self._codec.read(stored)
-        return rlm_record.said_in(ctx, ctx.earlier)
+        return run_record.said_in(ctx, ctx.earlier)

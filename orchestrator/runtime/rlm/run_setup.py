@@ -46,8 +46,8 @@ from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE, ToolsModeContext, build_tools_mode_machine
 from orchestrator.runtime.llm_loop.composition import model_name
 from orchestrator.runtime.llm_loop.run_options import Prompt
-from orchestrator.runtime.rlm import result as rlm_record
-from orchestrator.runtime.rlm.result import RlmResult
+from orchestrator.runtime.rlm import run_record
+from orchestrator.runtime.rlm.run_record import RlmResult
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, tool
@@ -314,7 +314,7 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
     deps, broker = run.deps, _broker(given, run, nested_run)
 
     async def announce() -> None:
-        run.note("reserved", rlm_record.reserved(deps.budget))
+        run.note("reserved", run_record.reserved(deps.budget))
         await run.settle()
 
     deps.budget.announce = announce

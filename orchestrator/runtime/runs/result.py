@@ -15,8 +15,8 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
-from orchestrator.runtime.llm_loop.codec import context_of, loop_codec
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
+from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.service.recovery import path_of
 from orchestrator_callbacks.llm_loop import memory

@@ -188,7 +188,7 @@ class _Listener:
                 self._warn(f"requests to run {run_id!r}", error, delivered)
         self._looks += 1
         if not self._looks % _EVERY:
-            await self._look_after_one()
+            await self._fence_one()
 
     def _warn(self, what: str, error: Exception, delivered: set[str]) -> None:
         """Log an error once for as long as it lasts."""
@@ -197,7 +197,7 @@ class _Listener:
         if text not in delivered:
             logging.getLogger("orchestrator").error("%s", text)
 
-    async def _look_after_one(self) -> None:
+    async def _fence_one(self) -> None:
         """Detect whether another owner has claimed a waiting run; one run at a time, because there may be thousands."""
         if not self._round:
             self._round = [run_id for run_id in self._runs if self._waits(run_id) is not None]
@@ -264,7 +264,15 @@ class OpenQuestions:
         found = cls(stored, now, stored.questions, stored.decided)
         for posted in await stored.unread(journal):
             if posted.kind in DECISIONS:
-                found._count(posted)
+                question = found.judge(answer_of(posted))
+                if isinstance(question, Refusal):
+                    continue
+                # It counts as soon as it is posted, in the same way as the run will count it.
+                answer = {**answer_of(posted), "id": posted.id, "by": posted.by, "at": posted.at}
+                for key in tuple(found.waiting) if posted.body.get("end") else (question.key,):
+                    asked = found.waiting.pop(key)
+                    found.answered.pop(key, None)  # so that the newest is the last entry
+                    found.answered[key] = {**answer, "key": key, "digest": asked.digest}
         return found
 
     def judge(self, answer: Mapping[str, Any]) -> Question | Refusal:
@@ -276,17 +284,6 @@ class OpenQuestions:
         if call is None:
             return next(reversed(self.answered.values()), None)
         return self.answered.get(call)
-
-    def _count(self, posted: Posted) -> None:
-        """Count an answer that the run has not read, in the same way as the run."""
-        question = self.judge(answer_of(posted))
-        if isinstance(question, Refusal):
-            return
-        answer = {**answer_of(posted), "id": posted.id, "by": posted.by, "at": posted.at}
-        for key in tuple(self.waiting) if posted.body.get("end") else (question.key,):
-            asked = self.waiting.pop(key)
-            self.answered.pop(key, None)  # so that the newest is the last entry
-            self.answered[key] = {**answer, "key": key, "digest": asked.digest}
 
 
 async def post_answer(
@@ -306,7 +303,14 @@ async def post_answer(
         found = await OpenQuestions.read(journal, run_id, now())
         question = found.judge(answer_of(answer))
         if isinstance(question, Refusal):
-            return _repeated(found, answer, question)
+            earlier = found.earlier(answer.body.get("call"))
+            given = {**answer_of(answer), "by": answer.by}
+            if question.kind != "answered" or earlier is None or not repeats_answer(earlier, given):
+                raise _refused(found, answer, question)
+            body = {name: earlier[name] for name in _MEMBERS if earlier.get(name) is not None}
+            at, by_id = float(earlier.get("at") or 0.0), str(earlier.get("id", ""))
+            request = Posted(by_id, answer.kind, {"call": earlier["key"], **body}, answer.by, at)
+            return PostedRequest(request, repeated=True)
         if (fault := _unfit(question, answer)) is not None:
             raise AnswerRefused(run_id, fault, kind="edit")
         # The answer is bound to the current question, because the run may ask another one before it reads this.
@@ -314,8 +318,17 @@ async def post_answer(
         # The number counts the answers that the run refused.
         name = f"answer {question.key} {question.digest}" + (f" {number}" if number else "")
         request = replace(answer, id=name, body=body)
-        if await journal.post(run_id, request):
-            return await _confirmed(journal, run_id, request, now())
+        if not await journal.post(run_id, request):
+            continue
+        # An earlier answer with another id may count instead: it ended the whole run, or was posted by an earlier
+        # version. The order of the inbox decides.
+        found = await OpenQuestions.read(journal, run_id, now())
+        counts = found.earlier(question.key)
+        if counts is not None and counts.get("id") == request.id:
+            return PostedRequest(request, repeated=False)
+        now_asked = found.judge(answer_of(request))
+        why = now_asked if isinstance(now_asked, Refusal) else Refusal("unasked", "the run has refused it")
+        raise _refused(found, request, why)
     raise AssertionError("unreachable")
 
 
@@ -367,20 +380,6 @@ async def replies(journal: Journal, stored: StoredRun) -> dict[str, Posted]:
     return found
 
 
-async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float) -> PostedRequest:
-    """Return a stored answer. Raises AnswerRefused if an earlier answer with another id counts instead.
-
-    Such an answer ended the whole run, or was posted by an earlier version. The order of the inbox decides.
-    """
-    found = await OpenQuestions.read(journal, run_id, now)
-    counts = found.earlier(request.body["call"])
-    if counts is not None and counts.get("id") == request.id:
-        return PostedRequest(request, repeated=False)
-    question = found.judge(answer_of(request))
-    why = question if isinstance(question, Refusal) else Refusal("unasked", "the run has refused it")
-    raise _refused(found, request, why)
-
-
 def _unfit(question: Question, answer: Posted) -> str | None:
     """Return why an answer of this kind does not fit its question, or None."""
     changes = answer.kind == "request_changes"
@@ -395,18 +394,6 @@ def _unfit(question: Question, answer: Posted) -> str | None:
     if changes and not str(answer.body.get("why") or "").strip():
         return "the changes are empty: describe them"
     return None
-
-
-def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedRequest:
-    """Return the answer that counts if this one repeats it. Raises AnswerRefused otherwise."""
-    earlier = found.earlier(answer.body.get("call"))
-    given = {**answer_of(answer), "by": answer.by}
-    if why.kind != "answered" or earlier is None or not repeats_answer(earlier, given):
-        raise _refused(found, answer, why)
-    body = {name: earlier[name] for name in _MEMBERS if earlier.get(name) is not None}
-    at = float(earlier.get("at") or 0.0)
-    request = Posted(str(earlier.get("id", "")), answer.kind, {"call": earlier["key"], **body}, answer.by, at)
-    return PostedRequest(request, repeated=True)
 
 
 def _refused(found: OpenQuestions, answer: Posted, why: Refusal) -> AnswerRefused:
@@ -466,7 +453,7 @@ class RunController:
             )
         return self._send(run_id, "cancel", "shutdown" if reason == "shutdown" else by, why)
 
-    def keep_future(self, run_id: str, by: str, why: str) -> Awaitable[None]:
+    def pause(self, run_id: str, by: str, why: str) -> Awaitable[None]:
         """Request that a run parks before its next step."""
         return self._send(run_id, "pause", by, why)
 
@@ -551,9 +538,11 @@ class RunController:
         stored = await self._stored(run_id)
         if kind == "pause" and (stored.parked or {}).get("reason") == "paused":
             raise RunError(f"run {run_id!r} is paused already: nothing was posted")
-        unread = (one for one in await stored.unread(self._journal) if one.kind == kind)
-        if (before := next((one for one in unread if _counts(one, stored)), None)) is not None:
-            return PostedRequest(before, repeated=True)
+        # A resumption answers a question about programs only if it is newer than the question.
+        newer = kind == "resume" and bool(program.programs_question(stored))
+        for one in await stored.unread(self._journal):
+            if one.kind == kind and (not newer or program.programs_answered(stored, [one])):
+                return PostedRequest(one, repeated=True)
         body = {"why": why} if why else {}
         request = Posted(_new_id(), kind, body, by or default_actor(), self.clock.time())
         await self._journal.post(run_id, request)
@@ -586,8 +575,13 @@ class RunController:
         A journal in memory answers at once, so its errors are raised at once, as for a live run of this process.
         Without an event loop nothing can start; Python then warns about the missing await.
         """
-        if not self._journal.shared and _runs_to_end(work()):
-            return _Done()
+        if not self._journal.shared:
+            started = work()
+            try:
+                started.send(None)
+            except StopIteration:
+                return _Done()
+            started.close()  # it would have to wait, and has written nothing
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -617,22 +611,6 @@ class RunController:
     async def _post(self, run_id: str, kind: str, by: str, why: str) -> None:
         await self._stored(run_id)
         await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or default_actor()))
-
-
-def _counts(request: Posted, stored: StoredRun) -> bool:
-    """Return whether a request is valid: about programs only if it is newer than the question."""
-    asks = request.kind == "resume" and bool(program.programs_question(stored))
-    return not asks or program.programs_answered(stored, [request])
-
-
-def _runs_to_end(work: Coroutine[Any, Any, None]) -> bool:
-    """Run a coroutine that does not wait; return False, with nothing written, if it would have to wait."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return True
-    work.close()
-    return False
 
 
 def edit_fault(arguments: object) -> str | None:

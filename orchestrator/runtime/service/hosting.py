@@ -179,7 +179,11 @@ class Hosting:
 
         `by="shutdown"` means that the process stops.
         """
-        return self._post(run_id, Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))
+        run: Any = self._live.find(run_id)
+        if run is None:
+            return False
+        run.mailbox.post(Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))
+        return True
 
     async def open_runs(self) -> list[OpenRun]:
         """Return the runs of this graph that have not ended, as `described`. Raises StoreDown."""
@@ -215,11 +219,4 @@ class Hosting:
             await self.journal.head(run_id)
         except RunUnknown:
             return False
-        return True
-
-    def _post(self, run_id: str, signal: Signal) -> bool:
-        run: Any = self._live.find(run_id)
-        if run is None:
-            return False
-        run.mailbox.post(signal)
         return True

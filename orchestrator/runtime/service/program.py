@@ -37,7 +37,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -96,7 +96,7 @@ def can_find() -> bool:
     return hasattr(os, "pidfd_open") and (_PROC / "self" / "environ").exists()
 
 
-def end_marked(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
+def end_processes(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
     """End every process with one of these marks, and its children. Blocks.
 
     Each gets SIGTERM, and SIGKILL after `grace` seconds. This process itself is excluded.
@@ -110,22 +110,18 @@ def end_marked(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
         found.update(one.mark for one in alive)
         with ExitStack() as stack:
             # A child without a mark cannot be found after its parent has ended, so all are opened before.
-            opened = [fd for one in alive if (fd := _opened(one, stack)) is not None]
+            opened = []
+            for one in alive:
+                with suppress(OSError):
+                    fd = os.pidfd_open(one.pid)
+                    stack.callback(os.close, fd)
+                    # Read after opening: from here on the descriptor refers to this process or to none.
+                    if (now := _read(one.pid)) is not None and now[2] == one.began:
+                        opened.append(fd)
             if number == 0:
                 _signal(opened, signal.SIGTERM, grace)
             _signal(opened, signal.SIGKILL, GRACE)  # on a busy machine a killed process does not end at once
     return ProgramEnd(frozenset(found), tuple(one.pid for one in alive))
-
-
-def _opened(process: _Process, stack: ExitStack) -> int | None:
-    """Return a descriptor of a process, or None if it has ended."""
-    with suppress(OSError):
-        fd = os.pidfd_open(process.pid)
-        stack.callback(os.close, fd)
-        # Read after opening: from here on the descriptor refers to this process or to none.
-        if (now := _read(process.pid)) is not None and now[2] == process.began:
-            return fd
-    return None
 
 
 def _signal(opened: Collection[int], number: signal.Signals, seconds: float) -> None:
@@ -146,7 +142,12 @@ def _survivors(marks: frozenset[str]) -> list[_Process]:
     """Return the processes with one of these marks, and their descendants without a mark."""
     if not marks or not can_find():
         return []
-    there = list(_processes(marks))
+    there = []
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal() and (pid := int(entry.name)) != os.getpid():
+            read = _read(pid)
+            if read is not None and read[0] not in {"Z", "X"}:  # ended, but not reaped by its parent
+                there.append(_Process(pid, read[1], read[2], _mark_in(entry, marks)))
     below: dict[int, list[_Process]] = {}
     for one in there:
         below.setdefault(one.parent, []).append(one)
@@ -158,15 +159,6 @@ def _survivors(marks: frozenset[str]) -> list[_Process]:
         found |= {one.pid: one for one in new}
         queue += new
     return list(found.values())
-
-
-def _processes(marks: frozenset[str]) -> Iterator[_Process]:
-    """Yield all processes except this one and ended ones."""
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and (pid := int(entry.name)) != os.getpid():
-            read = _read(pid)
-            if read is not None and read[0] not in {"Z", "X"}:  # ended, but not reaped by its parent
-                yield _Process(pid, read[1], read[2], _mark_in(entry, marks))
 
 
 def _read(pid: int) -> tuple[str, int, str] | None:
@@ -362,9 +354,13 @@ async def _communicate(running: asyncio.subprocess.Process, given: bytes) -> tup
     fed = asyncio.create_task(_fed(ends[0], given))
     complains = asyncio.create_task(_last_of(ends[2]))
     try:
-        out = await _read_output(ends[1])
+        out = bytearray()
+        while piece := await ends[1].read(_KEPT):
+            out += piece
+            if len(out) > _MOST:
+                raise TooMuchSaid
         await fed
-        return out, await complains
+        return bytes(out), await complains
     finally:
         fed.cancel()
         complains.cancel()
@@ -377,15 +373,6 @@ async def _fed(stream: asyncio.StreamWriter, given: bytes) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):
         stream.close()
         await stream.wait_closed()
-
-
-async def _read_output(stream: asyncio.StreamReader) -> bytes:
-    said = bytearray()
-    while piece := await stream.read(_KEPT):
-        said += piece
-        if len(said) > _MOST:
-            raise TooMuchSaid
-    return bytes(said)
 
 
 async def _last_of(stream: asyncio.StreamReader) -> bytes:
@@ -450,7 +437,7 @@ async def end_programs(stored: StoredRun) -> tuple[list[str], str]:
     programs, here = stored.programs, host_name()
     local = [mark for mark, one in programs.items() if one.get("host") == here]
     known = can_find()
-    ended = await asyncio.to_thread(end_marked, local if known else ())
+    ended = await asyncio.to_thread(end_processes, local if known else ())
     names = [str(programs[mark].get("name")) for mark in local if mark in ended.marks]
     elsewhere = next((one for one in programs.values() if one.get("host") != here), None)
     if elsewhere is not None:
@@ -464,28 +451,11 @@ async def end_programs(stored: StoredRun) -> tuple[list[str], str]:
             f"{_named(programs[local[0]])} was started by a process that died and may still run: only Linux shows "
             f"which programs a process has started; look for it and {_THEN}"
         )
-    return names, _left(ended.left)
-
-
-def programs_parked_body(stored: StoredRun, why: str, unread: Sequence[Posted], at: float) -> dict[str, Any]:
-    """Return the record that asks a person."""
-    return {
-        "reason": PROGRAMS_REASON,
-        "at": at,
-        "t": stored.elapsed,
-        "why": why,
-        "programs": list(stored.programs),
-        "inbox": max((one.number for one in unread), default=stored.inbox),
-    }
+    numbers = ", ".join(map(str, ended.left))
+    why = f"a program of the run still runs and cannot be ended by this user (process {numbers}): {_THEN}"
+    return names, why if ended.left else ""
 
 
 def _named(program: Mapping[str, Any]) -> str:
     call = program.get("call")
     return f"the program {program.get('name')!r}" + (f" (call {call})" if call else "")
-
-
-def _left(left: Sequence[int]) -> str:
-    if not left:
-        return ""
-    numbers = ", ".join(map(str, left))
-    return f"a program of the run still runs and cannot be ended by this user (process {numbers}): {_THEN}"

@@ -31,7 +31,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
 from orchestrator.kernel.table import CompiledTransition
 from orchestrator.runtime.service import program
-from orchestrator.runtime.service.option import stored_data
+from orchestrator.runtime.service.arguments import stored_data
 from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition, refuse_second
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 
@@ -56,12 +56,6 @@ class DepsRequired(Suspended):
 def waits_for_deps(stored: StoredRun) -> bool:
     """Return whether a run is parked because it needs deps."""
     return stored.parked is not None and stored.parked.get("reason") == DEPS_REASON
-
-
-def deps_parked_body(stored: StoredRun, at: float) -> Mapping[str, Any]:
-    """Return the record that parks a run. `before` is the reason for which it was parked before."""
-    before = {} if stored.parked is None else {"before": stored.parked.get("reason")}
-    return {"reason": DEPS_REASON, "at": at, "t": stored.elapsed, **before}
 
 
 MOST_CLAIMS = 5
@@ -242,9 +236,10 @@ class Recovery:
                 raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is released below
             await self._refuse_poison(stored, lease)
             if self._lacks_deps(stored):
-                await write_records(
-                    self._journal, lease, Draft("parked", deps_parked_body(stored, self._now()))
-                )
+                body = {"reason": DEPS_REASON, "at": self._now(), "t": stored.elapsed}
+                if stored.parked is not None:  # what it waited for then
+                    body["before"] = stored.parked.get("reason")
+                await write_records(self._journal, lease, Draft("parked", body))
                 raise DepsRequired(run_id, parked=True)  # noqa: TRY301 - the lease is released below
             ended = await self._end_programs(stored, lease, again=again)
             if stored.fingerprint != self._graph.fingerprint:
@@ -279,8 +274,12 @@ class Recovery:
             will = f"nothing: {error}"
             return OpenRun(head.run_id, head.status, "?", head.reason, will, head.owner, agent=head.agent)
         now, state = self._now(), stored.state or self._valid.initial.value
-        other = self._other_agent(stored, head) or self._other_graph(stored) or self._invalid_table()
-        stuck = other or self._stuck(stored, head)
+        other = self._foreign(stored, head)
+        stuck = other  # whatever people answer
+        if stuck is None and waits_for_deps(stored) and self._lacks_deps(stored):
+            stuck = f"waits for deps: {DEPS_WHY}"
+        elif stuck is None and head.stuck_claims + 1 >= MOST_CLAIMS:
+            stuck = f"parked as poison: taken up {head.stuck_claims} times without a step"
         will = stuck or "; ".join(
             plan(stored, unread, state, now, self._repeated(stored, self.identity.definition or {}))
         )
@@ -336,12 +335,25 @@ class Recovery:
         reason = str((stored.parked or {}).get("reason", ""))
         return RunParked(self._valid.name, run_id, state, reason, self._now(), self.identity.name)
 
-    def _other_agent(self, stored: StoredRun, head: RunHead) -> str | None:
-        """Return a sentence if a run belongs to another agent."""
+    def _foreign(self, stored: StoredRun, head: RunHead) -> str | None:
+        """Return a sentence if another agent, or a process with another table, continues a run; None if this may."""
         if head.agent != self.identity.name:
             return f"nothing here: it belongs to agent {head.agent!r}" if head.agent else _UNNAMED
         if changes := self._other_tools(stored):
             return f"nothing here: its agent has other tools ({changes}), and this one has no `version=` of its own"
+        if stored.fingerprint != self._valid.fingerprint and self._migration(stored) is None:
+            here, difference = (
+                self._valid.fingerprint[:12],
+                missing_changes(stored.table_changes, self._changes),
+            )
+            return (
+                f"waits for its graph version {stored.fingerprint[:12]}, or for a migration to {here}, which is here"
+                f"{difference and f' ({difference})'}"
+            )
+        try:
+            self._graph  # noqa: B018 - reading it lints the table
+        except GraphError as error:
+            return f"waits until the table of its graph is valid again: {error.problems[0]}"
         return None
 
     def _other_tools(self, stored: StoredRun) -> str:
@@ -352,32 +364,6 @@ class Recovery:
         if stored.created.get("parent_run_id") is not None:
             return ""
         return self.identity.changes(stored.agent_version, stored.definition)
-
-    def _other_graph(self, stored: StoredRun) -> str | None:
-        """Return a sentence if a run was made with another version of the graph, without a migration to this one."""
-        if stored.fingerprint == self._valid.fingerprint or self._migration(stored) is not None:
-            return None
-        here, difference = self._valid.fingerprint[:12], missing_changes(stored.table_changes, self._changes)
-        return (
-            f"waits for its graph version {stored.fingerprint[:12]}, or for a migration to {here}, which is here"
-            f"{difference and f' ({difference})'}"
-        )
-
-    def _invalid_table(self) -> str | None:
-        """Return a sentence if a change left an invalid table."""
-        try:
-            self._graph  # noqa: B018 - reading it lints the table
-        except GraphError as error:
-            return f"waits until the table of its graph is valid again: {error.problems[0]}"
-        return None
-
-    def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
-        """Return why a run of this agent cannot be resumed here, whatever people answer; None if it can."""
-        if waits_for_deps(stored) and self._lacks_deps(stored):
-            return f"waits for deps: {DEPS_WHY}"
-        if head.stuck_claims + 1 >= MOST_CLAIMS:
-            return f"parked as poison: taken up {head.stuck_claims} times without a step"
-        return None
 
     async def _refuse_poison(self, stored: StoredRun, lease: Lease) -> None:
         head = await self._journal.head(lease.run_id)
@@ -399,7 +385,14 @@ class Recovery:
         if why and not again:
             unread = await stored.unread(self._journal)
             if not program.programs_answered(stored, unread):
-                body = program.programs_parked_body(stored, why, unread, self._now())
+                body = {
+                    "reason": program.PROGRAMS_REASON,
+                    "at": self._now(),
+                    "t": stored.elapsed,
+                    "why": why,
+                    "programs": list(stored.programs),
+                    "inbox": max((one.number for one in unread), default=stored.inbox),
+                }
                 await write_records(self._journal, lease, Draft("parked", body))
                 raise program.ProgramsUnknown(stored.run_id, why, parked=True)
         return ended
@@ -455,13 +448,8 @@ def rebuilt(
     data = stored_data(stored.created) or None
     run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above, data=data)
     codec.adopt(run)
-    _restore_cursor(run, stored, deps.clock.monotonic())
-    return run
-
-
-def _restore_cursor(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
-    """Set a new run to the last record of a stored one. `now` is monotonic."""
-    graph, state = run.graph, stored.state or run.cursor.state
+    now, graph = deps.clock.monotonic(), run.graph
+    state = stored.state or run.cursor.state
     following, step = _in_table(run.machine, graph, stored, state)
     cursor = Cursor(
         state,
@@ -480,6 +468,7 @@ def _restore_cursor(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
     # A pause is read at once, an answer or a message only when a hook reads it, so a pause may have overtaken
     # earlier ones. The whole inbox is read again; requests that the run has read are known by their ids.
     run.mailbox.forget(stored.handled)
+    return run
 
 
 def _in_table(

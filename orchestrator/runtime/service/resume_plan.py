@@ -32,14 +32,29 @@ def plan(
 
     `now` is epoch seconds, `unread` are its unread messages, `repeated` says how its graph repeats interrupted work.
     """
-    if (first := _stands(stored, unread)) is not None:
-        yield first
+    cancel = next((one for one in unread if one.kind == "cancel"), None)
+    if cancel is not None:
+        yield f"ends: {cancel.by or 'unknown'} cancelled it"
+        return
+    if _asks(stored) and not any(one.kind == "answer" for one in unread):
+        count = len((stored.parked or {}).get("questions") or ())
+        yield f"waits for a person: {count} question{'' if count == 1 else 's'}"
+        return
+    if (asked := program.programs_question(stored)) and not program.programs_answered(stored, unread):
+        yield f"waits for a person: {asked}"
         return
     answers = _answers(stored, unread, now)
     moved = False
     for entry in stored.ledger.waiting:
         if (said := _settled(entry, answers.get(entry.key), now)) is None:
-            yield f"waits for a person: {_question(entry)}"
+            why = (entry.asked or {}).get("why")
+            text = {"approval": f"may {entry.tool} run?", "input": f"input for {entry.tool}"}.get(str(why))
+            about = (
+                f"{text} (call {entry.key})"
+                if text
+                else f"did {entry.tool} happen? (call {entry.key}, {why})"
+            )
+            yield f"waits for a person: {about}"
             continue
         yield said
         moved = True
@@ -48,19 +63,6 @@ def plan(
         for started in stored.programs.values():  # their owner died
             yield f"ends {started.get('name')} if it still runs on {started.get('host')}"
         yield f"continues in {state}"
-
-
-def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
-    """Return the reason why a run does not continue at all: it was cancelled, or its questions are unanswered."""
-    cancel = next((one for one in unread if one.kind == "cancel"), None)
-    if cancel is not None:
-        return f"ends: {cancel.by or 'unknown'} cancelled it"
-    if _asks(stored) and not any(one.kind == "answer" for one in unread):
-        count = len((stored.parked or {}).get("questions") or ())
-        return f"waits for a person: {count} question{'' if count == 1 else 's'}"
-    if (asked := program.programs_question(stored)) and not program.programs_answered(stored, unread):
-        return f"waits for a person: {asked}"
-    return None
 
 
 def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
@@ -131,12 +133,3 @@ def _settled(entry: EffectEntry, answer: Posted | None, now: float) -> str | Non
     if _expired(entry, now):
         return f"continues: the question about {entry.tool} has expired (call {entry.key})"
     return None
-
-
-def _question(entry: EffectEntry) -> str:
-    why = (entry.asked or {}).get("why")
-    if why == "approval":
-        return f"may {entry.tool} run? (call {entry.key})"
-    if why == "input":
-        return f"input for {entry.tool} (call {entry.key})"
-    return f"did {entry.tool} happen? (call {entry.key}, {why})"

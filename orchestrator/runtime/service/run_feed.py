@@ -136,7 +136,19 @@ class RunFeed:
     def __call__(self, item: Any) -> None:
         """Receive an item of the run or of a child run."""
         if item.run_id == self.run_id:
-            self._keep(item)
+            if isinstance(item, RecordsWritten):
+                if any(record.kind in _ANSWERED for record in item.records):
+                    self._pieces.clear()
+            elif isinstance(item, Delta):
+                if (item.iteration, item.attempt) != self._attempt:
+                    self._attempt = item.iteration, item.attempt
+                    self._pieces.clear()
+                key = type(item), getattr(item, "position", 0)
+                if key not in self._pieces:
+                    self._pieces[key] = item, StringIO(newline="")
+                self._pieces[key][1].write(item.text)
+            else:  # the attempt failed
+                self._pieces.clear()
             for tap in self._taps:
                 tap.put(item)
         for reader in self._readers:
@@ -158,18 +170,3 @@ class RunFeed:
         """End the buffers: the run is no longer live here."""
         for tap in self._taps:
             tap.end()
-
-    def _keep(self, item: Any) -> None:
-        if isinstance(item, RecordsWritten):
-            if any(record.kind in _ANSWERED for record in item.records):
-                self._pieces.clear()
-        elif isinstance(item, Delta):
-            if (item.iteration, item.attempt) != self._attempt:
-                self._attempt = item.iteration, item.attempt
-                self._pieces.clear()
-            key = type(item), getattr(item, "position", 0)
-            if key not in self._pieces:
-                self._pieces[key] = item, StringIO(newline="")
-            self._pieces[key][1].write(item.text)
-        else:  # the attempt failed
-            self._pieces.clear()

@@ -25,7 +25,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.answer import RunController
 from orchestrator.runtime.service.child_run import RunScope
 from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, RunRegistry, register

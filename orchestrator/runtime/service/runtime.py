@@ -19,7 +19,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, Price, SystemClock
-from orchestrator.runtime.service import option as arguments
+from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.recovery import Migration
 
 
@@ -69,10 +69,16 @@ class Runtime:
     ) -> None:
         arguments.check_runtime(locals())
         own = MemoryJournal() if journal is None else None
+        if observers is None:
+            from orchestrator.telemetry.log import TransitionLog  # imported only if needed
+            from orchestrator.telemetry.metrics import Metrics
+
+            # In a notebook, lines of JSON would hide the output of the cell.
+            observers = (Metrics(),) if in_notebook() else (TransitionLog(), Metrics())
         values = {
             "journal": journal if own is None else own,
             "own_journal": own,
-            "observers": _default_observers() if observers is None else tuple(observers),
+            "observers": tuple(observers or ()),
             "clock": clock or SystemClock(),
             "migrations": tuple(migrations),
             "price": price,
@@ -137,11 +143,3 @@ def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, An
     except RuntimeError:
         return asyncio.run(work())
     raise ConfigError(f"{called} was called inside a running event loop; use `await {instead}(...)` there")
-
-
-def _default_observers() -> tuple[Observer, ...]:
-    from orchestrator.telemetry.log import TransitionLog  # imported only if needed
-    from orchestrator.telemetry.metrics import Metrics
-
-    # In a notebook, lines of JSON would hide the output of the cell.
-    return (Metrics(),) if in_notebook() else (TransitionLog(), Metrics())

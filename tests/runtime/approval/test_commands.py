@@ -283,14 +283,14 @@ async def test_what_was_left_running_is_ended_by_its_mark_also_where_it_will_not
     for each in left:
         assert each.stdout is not None
         await each.stdout.readline()
-    assert await asyncio.to_thread(program.end_marked, marks[:1], 0.05) == ProgramEnd(
+    assert await asyncio.to_thread(program.end_processes, marks[:1], 0.05) == ProgramEnd(
         frozenset(marks[:1]), ()
     )
     assert await left[0].wait() == -signal.SIGKILL
     assert left[1].returncode is None
     left[1].kill()
     await left[1].wait()
-    assert program.end_marked(marks, 0.05) == ProgramEnd(frozenset(), ())
+    assert program.end_processes(marks, 0.05) == ProgramEnd(frozenset(), ())
 
 
 def test_a_command_that_was_cut_short_is_in_doubt_and_does_not_run_once_its_plan_is_taken_back() -> None:

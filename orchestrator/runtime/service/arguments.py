@@ -66,7 +66,12 @@ def check_run(
     if conversation_id is not None:
         _refuse([_id("conversation_id", conversation_id)])
     if limits is not None or deadline is not None:
-        _refuse([_limits(limits, kind), _deadline(deadline)])
+        fault = None
+        if deadline is not None and not (
+            isinstance(deadline, int | float) and not isinstance(deadline, bool) and math.isfinite(deadline)
+        ):
+            fault = f"deadline is {_shown(deadline)}; give the seconds from now as a number"
+        _refuse([_limits(limits, kind), fault])
 
 
 def check_run_id(run_id: object, name: str = "run_id") -> None:
@@ -113,27 +118,14 @@ def _id(name: str, value: object) -> Fault:
     return f"{name} is {told}; give text of 1 to {LONGEST_ID} printable characters, without line breaks"
 
 
-def _deadline(value: object) -> Fault:
-    if value is None or _is_number(value):
-        return None
-    return f"deadline is {_shown(value)}; give the seconds from now as a number"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _limits(value: object, kind: type[Any]) -> Fault:
     if value is None or isinstance(value, kind):
         return None
     first = fields(kind)[0]
-    meant = _as_keywords(value) or f"{first.name}={first.default}"
-    return f"limits is {_shown(value)}; give {kind.__name__}({meant})"
-
-
-def _as_keywords(value: object) -> str:
     pairs = value.items() if isinstance(value, Mapping) else ()
-    return ", ".join(f"{name}={_shown(one)}" for name, one in pairs if isinstance(name, str))
+    named = ", ".join(f"{name}={_shown(one)}" for name, one in pairs if isinstance(name, str))
+    meant = named or f"{first.name}={first.default}"
+    return f"limits is {_shown(value)}; give {kind.__name__}({meant})"
 
 
 # ---- of an agent ----
@@ -147,21 +139,16 @@ def _model(value: object, name: str = "model") -> Fault:
         if callable(value):
             return f"{name} is {_shown(value)}; wrap it: FunctionLLM({_name(value)})"
         return f"{name} must have `async complete(request)`; {type(value).__name__} does not"
-    if _is_plainly_sync(complete):
+    function = getattr(complete, "__func__", complete)
+    plain = inspect.isfunction(function) and not inspect.iscoroutinefunction(function)
+    gives = str(function.__annotations__.get("return", "")) if plain else ""
+    if plain and not any(kind in gives for kind in ("Awaitable", "Coroutine", "Future", "Task")):
         return f"complete of {type(value).__name__} is not async; write `async def complete(self, request)`"
     return None
 
 
 def _sub_model(value: object) -> Fault:
     return None if value is None else _model(value, "sub_model")
-
-
-def _is_plainly_sync(method: object) -> bool:
-    function = getattr(method, "__func__", method)
-    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-        return False
-    gives = str(function.__annotations__.get("return", ""))
-    return not any(kind in gives for kind in ("Awaitable", "Coroutine", "Future", "Task"))
 
 
 def _tools(value: object) -> Fault:

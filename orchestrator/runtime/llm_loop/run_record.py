@@ -13,7 +13,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState
+from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator.machines.question import Question
 from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.resume_plan import unclear
@@ -96,7 +96,11 @@ def restored(
     ctx = codec.decoded(stored.context | {"messages": messages})
     _answer(ctx, stored)
     _calls(ctx, stored, made)
-    _changed_tools(ctx, stored, deps)
+    for position in ctx.ledger.started:  # a tool that is missing here is reported elsewhere
+        declared = stored.ledger.entries[key_of(ctx, position)].declared
+        spec = deps.tools.find(effective_call(ctx, position).name)
+        if declared and spec is not None and tool_digest(spec) != declared:
+            ctx.ledger.changed.add(position)
     ctx.remembered = stored.remembered
     run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
     last = ctx.messages[-1] if ctx.messages else None
@@ -202,27 +206,14 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ctx.results[position] = made.get(entry.key) or _result(entry, call)
             ledger.noted.add(position)
         elif entry.asked is not None:
-            _ask_again(ctx, ledger, entry, call)
+            question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked)
+            ledger.asked[position] = question
+            ctx.results[position] = ToolResult.failure(
+                call, position, "cancelled", UNDECIDED, kind="Undecided"
+            )
         elif entry.open:
             ledger.started[position] = entry.effect
             ledger.approved[position] = entry.digest
-
-
-def _changed_tools(ctx: LoopContext, stored: StoredRun, deps: LoopDeps) -> None:
-    """Mark the interrupted calls whose tool is not the one that was announced; a missing tool is reported elsewhere."""
-    for position in ctx.ledger.started:
-        declared = stored.ledger.entries[key_of(ctx, position)].declared
-        spec = deps.tools.find(effective_call(ctx, position).name)
-        if declared and spec is not None and tool_digest(spec) != declared:
-            ctx.ledger.changed.add(position)
-
-
-def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: ToolCall) -> None:
-    question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
-    ledger.asked[entry.position] = question
-    ctx.results[entry.position] = ToolResult.failure(
-        call, entry.position, "cancelled", UNDECIDED, kind="Undecided"
-    )
 
 
 def repeated_work(stored: StoredRun, tools: Mapping[str, str]) -> Iterator[str]:
@@ -247,7 +238,16 @@ def repeated_work(stored: StoredRun, tools: Mapping[str, str]) -> Iterator[str]:
 def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
     """Return tokens, cost, counts, and the used share of each enabled limit."""
     spent = run.ctx.spent
-    used = spent.total
+    used, limits = spent.total, run.ctx.limits
+    budgets = (
+        ("iterations", run.ctx.iteration, limits.max_iterations),
+        ("input_tokens", used.input_tokens, limits.max_input_tokens),
+        ("output_tokens", used.output_tokens, limits.max_output_tokens),
+        ("cost", used.cost_for_limits, limits.max_cost_micros),
+        ("time", spent.seconds, limits.max_seconds),
+        ("tool_calls", spent.tool_calls, limits.max_tool_calls),
+        ("retries", spent.retries, limits.max_retries),
+    )
     return {
         "tokens_in": used.input_tokens,
         "tokens_out": used.output_tokens,
@@ -256,20 +256,8 @@ def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
         "retries": spent.retries,
         "restarts": spent.restarts,
         "compactions": spent.compactions,
-        "budget_used": {name: round(used / limit, 4) for name, used, limit in _budgets(run.ctx) if limit},
+        "budget_used": {name: round(part / limit, 4) for name, part, limit in budgets if limit},
     }
-
-
-def _budgets(ctx: LoopContext) -> Iterator[tuple[str, float, float]]:
-    spent, limits = ctx.spent, ctx.limits
-    total = spent.total
-    yield "iterations", ctx.iteration, limits.max_iterations
-    yield "input_tokens", total.input_tokens, limits.max_input_tokens
-    yield "output_tokens", total.output_tokens, limits.max_output_tokens
-    yield "cost", total.cost_for_limits, limits.max_cost_micros
-    yield "time", spent.seconds, limits.max_seconds
-    yield "tool_calls", spent.tool_calls, limits.max_tool_calls
-    yield "retries", spent.retries, limits.max_retries
 
 
 class StoredResults:
