@@ -323,7 +323,12 @@ class StepWork:
         await self._append(ended, *([self._complete(step)] if ran.exit_code == 0 else []))
         self._ran.append(step.id)
         if ran.exit_code != 0:
-            raise ApprovalError(_failed(step, ran)).saying(ran.output)
+            code, how = "BLD-002", f"ended with {ran.exit_code}"
+            if ran.exit_code is None:
+                code, how = "BLD-003", f"took longer than {step.timeout:g} s and was stopped"
+            elif ran.exit_code < 0:
+                how = f"was stopped by signal {-ran.exit_code}"
+            raise ApprovalError(Fault(code, f"{step.argv[0]!r} {how}", step=step.id)).saying(ran.output)
         del self.unknown[step.id]
         return StepReport(step.id, (), ran.exit_code, ran.output)
 
@@ -389,14 +394,6 @@ def _faulted(error: Exception, step: PlanStep) -> ApprovalError:
     return ApprovalError(Fault("ST-008", f"the step failed: {type(error).__name__}", step=step.id))
 
 
-def _failed(step: PlanStep, ran: workspace.CommandResult) -> Fault:
-    if ran.exit_code is None:
-        said = f"{step.argv[0]!r} took longer than {step.timeout:g} s and was stopped"
-        return Fault("BLD-003", said, step=step.id)
-    how = f"ended with {ran.exit_code}" if ran.exit_code > 0 else f"was stopped by signal {-ran.exit_code}"
-    return Fault("BLD-002", f"{step.argv[0]!r} {how}", step=step.id)
-
-
 async def _to_its_end(work: Awaitable[T]) -> T:
     """Complete work that must not be left half done; a cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
@@ -454,13 +451,6 @@ async def drafted(
             raise
 
     return await RETRIES.call(attempt, on_attempt=on_attempt, clock=clock or SystemClock())
-
-
-def intent_text(intent: Intent) -> str:
-    """Return an intent as text for a model: the summary, then the constraints."""
-    lines = [f"{intent.kind.value}: {intent.summary}"]
-    lines += [f"{one.strength.value}: {one.text}" for one in intent.constraints]
-    return "\n".join(lines)
 
 
 _RESOLVE = (
@@ -558,7 +548,11 @@ class PlanExecutor:
         The execution of an approved plan needs no provider; a resume requires one.
         """
         work = await self.work(run)
-        asked = [await self.outdated(run), await self._reachable() if provider else None]
+        asked = [await self.outdated(run)]
+        fault = await self._planner.reachable() if provider and self._planner is not None else None
+        if fault is not None:
+            then = "resume", "cancel"
+            asked.append(BlockedGate("ai", fault.message, then, retryable_now=True, code=fault.code))
         open_commands = [step for step, key in work.unknown.items() if key not in run.ctx.again]
         if open_commands:
             reason = f"the command of step {', '.join(open_commands)} was interrupted; it is unknown whether it has run"
@@ -578,7 +572,17 @@ class PlanExecutor:
     async def outdated(self, run: ApprovalRun) -> BlockedGate | None:
         """Return the gate of an outdated plan: a target or the settings changed."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
-        return first_blocked([self._configured(plan), await self._drifted(run)])
+        gates: list[BlockedGate | None] = []
+        if plan.caps_digest != digest_of(asdict(self._limits.caps)):
+            reason = "the settings changed since the plan was made"
+            gates.append(BlockedGate("plan", reason, ("changes", "cancel"), code="CFG-004"))
+        elif found := rules.faults(plan, self._limits.caps):
+            # A stored plan was valid, but a plan in a copied folder may not be.
+            gates.append(BlockedGate("plan", str(found[0]), ("cancel",), code=found[0].code))
+        if drift := await self.drifted(run):
+            reason = f"differs from the plan: {'; '.join(map(str, drift.entries))}"
+            gates.append(BlockedGate("drift", reason, _RESOLVE, code="ST-005"))
+        return first_blocked(gates)
 
     def affordable(self) -> BlockedGate | None:
         """Return the gate of a used-up token budget, which blocks another plan, or None."""
@@ -586,21 +590,6 @@ class PlanExecutor:
         if fault is None:
             return None
         return BlockedGate("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
-
-    def _configured(self, plan: ApprovalPlan) -> BlockedGate | None:
-        if plan.caps_digest != digest_of(asdict(self._limits.caps)):
-            reason = "the settings changed since the plan was made"
-            return BlockedGate("plan", reason, ("changes", "cancel"), code="CFG-004")
-        # A stored plan was valid, but a plan in a copied folder may not be.
-        found = rules.faults(plan, self._limits.caps)
-        return BlockedGate("plan", str(found[0]), ("cancel",), code=found[0].code) if found else None
-
-    async def _drifted(self, run: ApprovalRun) -> BlockedGate | None:
-        found = await self.drifted(run)
-        if not found:
-            return None
-        reason = f"differs from the plan: {'; '.join(map(str, found.entries))}"
-        return BlockedGate("drift", reason, _RESOLVE, code="ST-005")
 
     async def drifted(self, run: ApprovalRun) -> DriftReport:
         """Return the targets that differ from the plan and its finished steps."""
@@ -610,12 +599,6 @@ class PlanExecutor:
         """Return the ids of the finished steps."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
         return tuple(completed(await self._journal.load(run.run_id), plan))
-
-    async def _reachable(self) -> BlockedGate | None:
-        fault = None if self._planner is None else await self._planner.reachable()
-        if fault is None:
-            return None
-        return BlockedGate("ai", fault.message, ("resume", "cancel"), retryable_now=True, code=fault.code)
 
     # ---- the project ----
 

@@ -26,7 +26,6 @@ from orchestrator.machines.approval.limits import PlanCaps
 from orchestrator.machines.approval.plan import Extraction, Fingerprint, PlanDraft, PlanRequest
 from orchestrator.machines.approval.rules import path_faults
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.approval.plan_executor import intent_text
 from orchestrator.runtime.approval.workspace import MOST_FILES, Workspace
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
@@ -284,8 +283,10 @@ def _prompt(request: PlanRequest, caps: PlanCaps) -> str:
         f"At most {caps.steps} steps, {caps.files_per_step} files a step, {caps.files} files, "
         f"{caps.diff_lines} changed lines a step, {caps.deletions} deleted file. No hidden folder, no build output."
     )
+    wanted = [f"{request.intent.kind.value}: {request.intent.summary}"]
+    wanted += [f"{one.strength.value}: {one.text}" for one in request.intent.constraints]
     parts = [
-        f"## Wanted\n\n{intent_text(request.intent)}",
+        "## Wanted\n\n" + "\n".join(wanted),
         f"## Limits\n\n{most}",
         "## Files\n\n" + ("\n".join(_listed(request.tree)) or "none"),
     ]

@@ -178,49 +178,56 @@ class Projection:
         context = self.stored.context
         plan = context.get("plan") or {}
         bodies = {f"plan/{one['id']}.v{one['version']}.json": one for one in context.get("versions", [])}
-        bodies["steps.json"] = self._steps(plan)
-        bodies["hashes.json"] = {"plan_id": plan.get("id"), "targets": plan.get("targets", [])}
-        bodies["rollback/stack.json"] = {"changes": [_change(one) for one in self._stack.values()]}
-        bodies["error.json"] = {"error": context.get("fault"), "shown": context.get("shown", False)}
-        files = {name: self._content(name, body) for name, body in bodies.items()}
-        files[STATE] = _json(self._state(plan, files, seq))
-        return files
-
-    def _content(self, name: str, body: object) -> bytes:
-        """Return the content of a file. A plan can be long, so only a body that changed is encoded again."""
-        before, content = self._rendered.get(name, (None, b""))
-        if before != body:
-            content = _json(body)
-            self._rendered[name] = body, content
-        return content
-
-    def _steps(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        rows = [{"id": one, "status": status} for one, status in self.steps.of(plan)]
-        return {
+        bodies["steps.json"] = {
             "plan_id": plan.get("id"),
             "version": plan.get("version"),
-            "status": self.stored.context.get("plan_status", ""),
-            "steps": rows,
+            "status": context.get("plan_status", ""),
+            "steps": [{"id": one, "status": status} for one, status in self.steps.of(plan)],
         }
-
-    def _state(self, plan: Mapping[str, Any], files: Mapping[str, bytes], seq: int) -> dict[str, Any]:
+        bodies["hashes.json"] = {"plan_id": plan.get("id"), "targets": plan.get("targets", [])}
+        bodies["rollback/stack.json"] = {
+            "changes": [
+                {
+                    "key": one.key,
+                    "step": one.step,
+                    "change": one.kind.value,
+                    "path": one.path,
+                    "before": one.before,
+                    "after": one.after,
+                    "mode": one.mode,
+                    "done": one.done,
+                }
+                for one in self._stack.values()
+            ]
+        }
+        bodies["error.json"] = {"error": context.get("fault"), "shown": context.get("shown", False)}
+        files: dict[str, bytes] = {}
+        for name, body in bodies.items():  # a plan can be long, so only a body that changed is encoded again
+            before, content = self._rendered.get(name, (None, b""))
+            if before != body:
+                content = _json(body)
+                self._rendered[name] = body, content
+            files[name] = content
         state = self.stored.state or ApprovalState.IDLE.value
         busy = state in (
             ApprovalState.EXECUTING.value,
             ApprovalState.PAUSED.value,
             ApprovalState.CANCELLING.value,
         )
-        return {
-            "schema_version": SCHEMA,
-            "project_id": self._project_id,
-            "state": state,
-            "active_plan_id": plan.get("id"),
-            "active_execution_id": self.stored.run_id if busy else None,
-            "last_updated_at": self._at,
-            "run_id": self.stored.run_id,
-            "record": seq,
-            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-        }
+        files[STATE] = _json(
+            {
+                "schema_version": SCHEMA,
+                "project_id": self._project_id,
+                "state": state,
+                "active_plan_id": plan.get("id"),
+                "active_execution_id": self.stored.run_id if busy else None,
+                "last_updated_at": self._at,
+                "run_id": self.stored.run_id,
+                "record": seq,
+                "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+            }
+        )
+        return files
 
 
 def verify(folder: Path, project_id: str, run_id: str, records: list[Record]) -> bool:
@@ -228,9 +235,15 @@ def verify(folder: Path, project_id: str, run_id: str, records: list[Record]) ->
 
     Raises Corrupt if the records cannot have led to the files.
     """
-    shown = _shown(folder)
-    if shown is None:
+    content = _read(folder / STATE)
+    if content is None:
         return _refuse(f"{STATE} is missing") if _moved(records[1:]) > 1 else False
+    try:
+        shown = json.loads(content)
+    except (ValueError, RecursionError):
+        shown = None
+    if not isinstance(shown, dict):
+        shown = {"run_id": None, "record": None}
     if shown.get("run_id") != run_id:  # the last append of the previous run, or the first of this one
         return _refuse(f"{STATE} is about another request") if len(records) > 1 else False
     at = shown.get("record")
@@ -257,17 +270,6 @@ def _moved(records: Iterable[Record]) -> int:
     return sum(record.kind in _MOVES for record in records)
 
 
-def _shown(folder: Path) -> Mapping[str, Any] | None:
-    content = _read(folder / STATE)
-    if content is None:
-        return None
-    try:
-        shown = json.loads(content)
-    except (ValueError, RecursionError):
-        shown = None
-    return shown if isinstance(shown, dict) else {"run_id": None, "record": None}
-
-
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
@@ -277,19 +279,6 @@ def _read(path: Path) -> bytes | None:
 
 def _refuse(why: str) -> bool:
     raise Corrupt(f".orchestrator/ was changed from outside: {why}")
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "key": change.key,
-        "step": change.step,
-        "change": change.kind.value,
-        "path": change.path,
-        "before": change.before,
-        "after": change.after,
-        "mode": change.mode,
-        "done": change.done,
-    }
 
 
 def _json(body: object) -> bytes:
@@ -312,23 +301,16 @@ def folder_of(project: Path | str) -> Path:
     except OSError as error:
         why = "is not a folder" if isinstance(error, NotADirectoryError) else "cannot be opened"
         raise ApprovalError(Fault("CFG-003", f"the project {str(project)!r} {why}")) from None
-    if not _is_text(found):
+    try:
+        str(found).encode()  # the store and its records require it
+    except UnicodeEncodeError:
         raise ApprovalError(
             Fault("CFG-003", f"the project {str(found)!r} has a name that is not UTF-8; rename it")
-        )
+        ) from None
     folder = found / FOLDER
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} in the project must be a real folder; remove it"))
     return folder
-
-
-def _is_text(path: Path) -> bool:
-    """Return whether a path is valid UTF-8, which the store and its records require."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def prepare(folder: Path) -> str:
@@ -426,19 +408,15 @@ class ProjectJournal:
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
     ) -> None:
         async with self._turn:
-            drafts = self._with_question(drafts)
+            last = drafts[-1]
+            if last.kind == "parked" and self.projection.stored.moved_by(drafts[:-1]).questions:
+                # A plan waits for approval: a listing shows that by the record that parks the run.
+                drafts = [*drafts[:-1], Draft(last.kind, {**last.body, "tools": [PLAN]})]
             await write_records(self.inner, lease, *drafts, blobs=blobs)
             self._hook("appended")
             for draft in drafts:
                 self.projection.take(draft.kind, draft.body)
             await self.refresh(lease.seq)
-
-    def _with_question(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Name the plan in a record that parks the run with a plan to approve: a listing shows what it waits for."""
-        last = drafts[-1]
-        if last.kind != "parked" or not self.projection.stored.moved_by(drafts[:-1]).questions:
-            return drafts
-        return [*drafts[:-1], Draft(last.kind, {**last.body, "tools": [PLAN]})]
 
     async def refresh(self, seq: int) -> None:
         """Write the changed projections. Raises StoreDown; the run must not continue then."""

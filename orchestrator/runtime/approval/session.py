@@ -93,14 +93,15 @@ async def numbered(journal: Journal) -> list[tuple[int, RunHead]]:
     The id of a run has its number, unless the host chose the id.
     """
     heads = [head async for head in journal.runs(graph=GRAPH)]
-    return [(await _number(journal, head), head) for head in heads]
-
-
-async def _number(journal: Journal, head: RunHead) -> int:
-    if (found := _OWN_ID.fullmatch(head.run_id)) is not None:
-        return int(found[1])
-    stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
-    return int(stored.context.get("number", 0))
+    found = []
+    for head in heads:
+        if (own := _OWN_ID.fullmatch(head.run_id)) is not None:
+            number = int(own[1])
+        else:
+            stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
+            number = int(stored.context.get("number", 0))
+        found.append((number, head))
+    return found
 
 
 def restored(
@@ -270,7 +271,13 @@ class ApprovalSession:
         self.is_open = True
         self._declare()
         try:
-            await self._take_up()
+            # Looked at before the journal is read, because it is written later.
+            begun = (self.folder / project_journal.STATE).exists()
+            head = await newest(self.journal)
+            if head is not None:
+                await self._claim(head)
+            elif begun:
+                raise Corrupt(store.EMPTY)  # noqa: TRY301 - the damage is kept
         except (Corrupt, TooNew) as damage:
             self.damage = damage
         except BaseException:
@@ -284,31 +291,18 @@ class ApprovalSession:
             if declare is not None:
                 declare(self.machine.valid_graph, backends=[self.journal.backend])
 
-    async def _take_up(self) -> None:
-        begun = (
-            self.folder / project_journal.STATE
-        ).exists()  # before the journal is read, because it is written later
-        head = await newest(self.journal)
-        if head is not None:
-            await self._claim(head)
-        elif begun:
-            raise Corrupt(store.EMPTY)
-
-    def _with_this_table(self, stored: StoredRun) -> StoredRun:
-        """Return a stored request. Raises OtherGraph if it has another table, GraphError for an invalid one here."""
-        here = self.machine.graph
-        if stored.fingerprint != here.fingerprint:
-            difference = missing_changes(stored.table_changes, self.machine.changes)
-            raise OtherGraph(stored.run_id, here.name, stored.fingerprint, here.fingerprint, difference)
-        return stored
-
     async def _claim(self, head: RunHead) -> None:
         if head.agent != (here := str(self._data.get("agent", ""))):
             raise OtherAgent(head.run_id, head.agent, here)
         lease = await self.journal.claim(head.run_id, self.driver.owner)
         try:
             records = await self.journal.load(head.run_id)
-            stored = self._with_this_table(StoredRun.of(head.run_id, records))
+            stored, table = StoredRun.of(head.run_id, records), self.machine.graph
+            if stored.fingerprint != table.fingerprint:
+                difference = missing_changes(stored.table_changes, self.machine.changes)
+                raise OtherGraph(  # noqa: TRY301 - the lease is released below
+                    stored.run_id, table.name, stored.fingerprint, table.fingerprint, difference
+                )
             run = restored(stored, self.machine, self.deps, self._codec)
             run.set_lease(lease)
             run.restore(replace(run.cursor, parked=stored.parked is not None))
@@ -375,11 +369,10 @@ class ApprovalSession:
         finally:
             if before is not None:
                 await self.driver.release(before)
-        await self._forget(ctx.number - self.limits.keep_plans)
-
-    async def _forget(self, last: int) -> None:
-        """Remove the requests up to number `last`, but no run of another graph, which may share the journal."""
-        for number, head in await numbered(self.journal):
+        last = ctx.number - self.limits.keep_plans
+        for number, head in await numbered(
+            self.journal
+        ):  # no run of another graph, which may share the journal
             if number <= last and head.owner is None:
                 await self.journal.erase(head.run_id)
         store.forget_plans(self.folder, last)
@@ -600,7 +593,15 @@ async def _planning(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
 
 async def _awaiting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote | None:
     """Expire a plan that cannot be executed as shown any more."""
-    why = await _stale(session, run)
+    why, shut = "", before.expired(run)
+    if shut is not None:
+        why = "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
+    else:
+        try:
+            blocked = await session.executor.outdated(run)
+            why = "" if blocked is None else blocked.reason
+        except ApprovalError as error:
+            why = str(error)
     if not why:
         return None
     run.ctx.plan_status = PlanStatus.EXPIRED.value
@@ -614,17 +615,6 @@ async def _awaiting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote 
     run.ctx.recovery = found.plain()
     await session.drive(run, ApprovalEvent.REJECT)
     return found
-
-
-async def _stale(session: ApprovalSession, run: ApprovalRun) -> str:
-    shut = before.expired(run)
-    if shut is not None:
-        return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
-    try:
-        blocked = await session.executor.outdated(run)
-    except ApprovalError as error:
-        return str(error)
-    return "" if blocked is None else blocked.reason
 
 
 async def _jumped(

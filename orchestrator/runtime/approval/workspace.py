@@ -12,7 +12,7 @@ The program is looked up on the PATH and never taken from the project. Of the ca
 variables that programs need to find each other and to select a language: keys are not passed on. At the time limit
 the whole group is asked to end, and then killed. A program that leaves its group on purpose is not covered: a person
 approves programs of their own machine. A command that outlives this process is found by its mark
-(`service.program`).
+(`runtime.service.program`).
 
 The check uses the running Python; a project for a newer Python whose files it cannot parse has to be changed by hand.
 """
@@ -89,19 +89,15 @@ def fingerprint(path: str, content: bytes | None) -> Fingerprint:
     """Return the fingerprint of a file's content; None means no file."""
     if content is None:
         return Fingerprint(path=path)
-    digest = hashlib.sha256(content).hexdigest()
-    return Fingerprint(path=path, sha256=digest, size=len(content), encoding=encoding_of(content))
-
-
-def encoding_of(content: bytes) -> str:
-    """Return `utf-8`, `utf-8-sig` or `binary`."""
+    encoding = "utf-8-sig" if content.startswith(_BOM) else "utf-8"
     try:
         content.decode()
     except UnicodeDecodeError:
-        return "binary"
+        encoding = "binary"
     if b"\0" in content:
-        return "binary"
-    return "utf-8-sig" if content.startswith(_BOM) else "utf-8"
+        encoding = "binary"
+    digest = hashlib.sha256(content).hexdigest()
+    return Fingerprint(path=path, sha256=digest, size=len(content), encoding=encoding)
 
 
 def encoded(text: str, encoding: str | None) -> bytes:
@@ -150,23 +146,19 @@ def _folder(root: Path, path: str) -> Iterator[int | None]:
         for part in folders:
             if fd is None:
                 break
-            deeper = _deeper(fd, part, path)
+            status = _status(fd, part, path)
+            if status is not None:
+                if stat.S_ISREG(status.st_mode):
+                    said = f"{path!r}: {part!r} is a file, not a folder"
+                    raise ApprovalError(Fault("FS-009", said, path=path))
+                _refuse_special(status, part, path)
+            deeper = None if status is None else os.open(part, _FOLDER, dir_fd=fd)
             os.close(fd)
             fd = deeper
         yield fd
     finally:
         if fd is not None:
             os.close(fd)
-
-
-def _deeper(fd: int, name: str, path: str) -> int | None:
-    status = _status(fd, name, path)
-    if status is None:
-        return None
-    if stat.S_ISREG(status.st_mode):
-        raise ApprovalError(Fault("FS-009", f"{path!r}: {name!r} is a file, not a folder", path=path))
-    _refuse_special(status, name, path)
-    return os.open(name, _FOLDER, dir_fd=fd)
 
 
 def _status(fd: int, name: str, path: str) -> os.stat_result | None:
@@ -209,21 +201,17 @@ def _file(folder: int, path: str, most_bytes: int) -> FileContent:
         ):  # a diff does not show whose rights the new content would have
             said = f"{path!r} runs with the rights of its owner or group (set-id bits); no plan may change it"
             raise ApprovalError(Fault("SEC-013", said, path=path))
-        return _read(fd, path, opened.st_size, most_bytes)
+        if most_bytes and opened.st_size > most_bytes:
+            said = f"{path!r} has {opened.st_size} bytes, at most {most_bytes} are allowed"
+            raise ApprovalError(Fault("FS-008", said, path=path))
+        with open(fd, "rb", closefd=False) as file:
+            content = file.read()
+        found = fingerprint(path, content)
+        if found.encoding == "binary":
+            raise ApprovalError(Fault("FS-007", f"{path!r} is binary: not UTF-8 text", path=path))
+        return FileContent(found, content.decode("utf-8-sig" if found.encoding == "utf-8-sig" else "utf-8"))
     finally:
         os.close(fd)
-
-
-def _read(fd: int, path: str, size: int, most_bytes: int) -> FileContent:
-    if most_bytes and size > most_bytes:
-        said = f"{path!r} has {size} bytes, at most {most_bytes} are allowed"
-        raise ApprovalError(Fault("FS-008", said, path=path))
-    with open(fd, "rb", closefd=False) as file:
-        content = file.read()
-    found = fingerprint(path, content)
-    if found.encoding == "binary":
-        raise ApprovalError(Fault("FS-007", f"{path!r} is binary: not UTF-8 text", path=path))
-    return FileContent(found, content.decode("utf-8-sig" if found.encoding == "utf-8-sig" else "utf-8"))
 
 
 MOST_FILES = 2_000
@@ -249,11 +237,25 @@ class ListingProgress:
 def files(root: Path, caps: PlanCaps, progress: ListingProgress) -> tuple[Fingerprint, ...]:
     """Return the files that a plan could touch: not hidden, build output, denied, links, or above the size cap."""
     found: list[Fingerprint] = []
-    for path, size in _paths(root, caps, progress):
-        if len(found) >= MOST_FILES:
-            break
-        if not caps.file_bytes or size <= caps.file_bytes:
-            found.append(fingerprint_at(root, path))
+    refused = [folded(rule) for rule in (*caps.build_output, *caps.denied)]
+    for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False, onerror=_raise):
+        folders[:] = sorted(
+            one
+            for one in folders
+            if not one.startswith(".") and not any(fnmatchcase(folded(one), rule) for rule in refused)
+        )
+        below = Path(folder).relative_to(root).as_posix()
+        for name in sorted(names):
+            if len(found) >= MOST_FILES:
+                return tuple(sorted(found, key=lambda one: one.path))
+            path = name if below == "." else f"{below}/{name}"
+            progress.turns_to(path)
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                is_file = stat.S_ISREG(status.st_mode) and not any(path_faults(path, caps))
+                if is_file and (not caps.file_bytes or status.st_size <= caps.file_bytes):
+                    found.append(fingerprint_at(root, path))
+        progress.turns_to("")
     return tuple(sorted(found, key=lambda one: one.path))
 
 
@@ -266,31 +268,6 @@ def fingerprint_at(root: Path, path: str) -> Fingerprint:
     if snapshot.digest in ODD:
         return Fingerprint(path=path, encoding=snapshot.digest)
     return fingerprint(path, None if snapshot.digest is None else snapshot.content)
-
-
-def _paths(root: Path, caps: PlanCaps, progress: ListingProgress) -> Iterator[tuple[str, int]]:
-    refused = [folded(rule) for rule in (*caps.build_output, *caps.denied)]
-    for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False, onerror=_raise):
-        folders[:] = sorted(
-            one
-            for one in folders
-            if not one.startswith(".") and not any(fnmatchcase(folded(one), rule) for rule in refused)
-        )
-        below = Path(folder).relative_to(root).as_posix()
-        for name in sorted(names):
-            path = name if below == "." else f"{below}/{name}"
-            progress.turns_to(path)
-            status = _entry_status(name, fd)
-            if status is not None and stat.S_ISREG(status.st_mode) and not any(path_faults(path, caps)):
-                yield path, status.st_size
-        progress.turns_to("")
-
-
-def _entry_status(name: str, fd: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _raise(error: OSError) -> None:
@@ -335,8 +312,12 @@ def program_path(name: str, root: Path) -> tuple[str, Fault | None]:
     if found is None:
         return "", Fault("BLD-001", f"the program {name!r} is not installed (not found on the PATH)")
     where = Path(found).absolute()
-    if any(_is_writable_by_plans(one, root) for one in (where, where.resolve())):
-        return "", Fault("SEC-012", f"the program {name!r} is in the project itself: {found}")
+    for file in (where, where.resolve()):  # a plan may write there, but in no hidden folder of the project
+        hidden = root in file.parents and any(
+            part.startswith(".") for part in file.relative_to(root).parts[:-1]
+        )
+        if root in file.parents and not hidden:
+            return "", Fault("SEC-012", f"the program {name!r} is in the project itself: {found}")
     if (
         starts_others(other := where.resolve().name) and other != "busybox"
     ):  # which implements all programs of some systems
@@ -344,13 +325,6 @@ def program_path(name: str, root: Path) -> tuple[str, Fault | None]:
             "SEC-012", f"the program {name!r} is {other!r}, which starts the program in its arguments"
         )
     return str(where), None
-
-
-def _is_writable_by_plans(file: Path, root: Path) -> bool:
-    """Return whether a plan could have written a program: plans may not write hidden folders of the project."""
-    return root in file.parents and not any(
-        part.startswith(".") for part in file.relative_to(root).parts[:-1]
-    )
 
 
 async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = "") -> CommandResult:
@@ -364,7 +338,22 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
     # Our own pipe: with one of asyncio's, waiting for the program would mean waiting for all its children.
     reading, writing = os.pipe()
     try:
-        process = await _started(argv, executable, root, writing, mark)
+        process = await start_program(
+            argv,
+            mark,
+            environment(),
+            executable=executable,
+            cwd=root,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+        )
+    except OSError as error:
+        os.close(reading)
+        if error.errno in _NOT_NOW:
+            said = f"{argv[0]!r} could temporarily not be started"
+            raise ApprovalError(Fault("BLD-004", said, f"errno {error.errno}")) from None
+        raise ApprovalError(fault_of(error, argv[0])) from None
     except BaseException:
         os.close(reading)
         raise
@@ -383,27 +372,6 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
         if process.returncode is None:
             _signal(process, signal.SIGKILL)
             await ended
-
-
-async def _started(
-    argv: tuple[str, ...], executable: str, root: Path, writing: int, mark: str
-) -> asyncio.subprocess.Process:
-    try:
-        return await start_program(
-            argv,
-            mark,
-            environment(),
-            executable=executable,
-            cwd=root,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-        )
-    except OSError as error:
-        if error.errno in _NOT_NOW:
-            said = f"{argv[0]!r} could temporarily not be started"
-            raise ApprovalError(Fault("BLD-004", said, f"errno {error.errno}")) from None
-        raise ApprovalError(fault_of(error, argv[0])) from None
 
 
 async def _waited(
@@ -539,14 +507,22 @@ class Workspace:
 
     async def drift(self, plan: ApprovalPlan, done: Collection[str] = ()) -> DriftReport:
         """Compare every file of a plan with its expected state after the steps `done`."""
-        return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))
+
+        def compare() -> DriftReport:
+            compared = (
+                DriftEntry(expected=expected, found=fingerprint_at(self.root, path))
+                for path, expected in plan.expected(frozenset(done)).items()
+            )
+            return DriftReport(tuple(entry for entry in compared if entry.found != entry.expected))
+
+        return await self._in_time(compare, len(plan.targets))
 
     async def found(self, path: str) -> FileContent:
         """Return the file at a path. Raises ApprovalError."""
         return await self._in_time(partial(self.look, path), 1, path)
 
     async def tree(self) -> tuple[Fingerprint, ...]:
-        """Return the files of the project in order of their paths; see `file_listing` for the omitted ones.
+        """Return the files of the project in order of their paths; see `files` for the omitted ones.
 
         A slow file is an error and not omitted, because the planner would assume that it does not exist.
         """
@@ -554,21 +530,15 @@ class Workspace:
         listed = asyncio.ensure_future(within(0, partial(files, self.root, self.caps, progress)))
         try:
             while not listed.done():
-                await asyncio.wait((listed,), timeout=self._left(progress))
+                path, since = progress.at
+                left = since + self._index_seconds - time.monotonic() if self._index_seconds else None
+                if left is not None and left <= 0:
+                    raise ApprovalError(fault_of(TimeoutError(errno.ETIMEDOUT, ""), path or str(self.root)))
+                await asyncio.wait((listed,), timeout=left)
         finally:
             progress.given_up = True
             listed.cancel()
         return listed.result()
-
-    def _left(self, progress: ListingProgress) -> float | None:
-        """Return the remaining seconds for the file in progress; None without a limit. Raises ApprovalError."""
-        path, since = progress.at
-        if not self._index_seconds:
-            return None
-        left = since + self._index_seconds - time.monotonic()
-        if left <= 0:
-            raise ApprovalError(fault_of(TimeoutError(errno.ETIMEDOUT, ""), path or str(self.root)))
-        return left
 
     def look(self, path: str) -> FileContent:
         """Return the file at a path. Blocks. Raises ApprovalError."""
@@ -583,19 +553,21 @@ class Workspace:
 
     # ---- private, blocking ----
 
-    def _drift(self, plan: ApprovalPlan, done: frozenset[str]) -> DriftReport:
-        compared = (
-            DriftEntry(expected=expected, found=fingerprint_at(self.root, path))
-            for path, expected in plan.expected(done).items()
-        )
-        return DriftReport(tuple(entry for entry in compared if entry.found != entry.expected))
-
     def _rehearsed(self, draft: PlanDraft) -> tuple[tuple[Fingerprint, ...], tuple[StepOutcome, ...]]:
         """Execute all steps in memory; return the files before and after each step. Raises ApprovalError."""
         faults: list[Fault] = []
         there: dict[str, FileContent] = {}
         for step in draft.steps:
-            faults += [fault.at(step.id) for fault in self._missing(step, there)]
+            if step.kind is StepKind.RUN:
+                if fault := program_path(step.argv[0], self.root)[1]:
+                    faults.append(fault.at(step.id))
+                continue
+            for path in step.paths:
+                if path not in there:
+                    try:
+                        there[path] = self.look(path)
+                    except ApprovalError as error:
+                        faults += [one.at(step.id) for one in error.faults]
         now = dict(there)
         outcomes: list[StepOutcome] = []
         for step in draft.steps:
@@ -609,21 +581,11 @@ class Workspace:
             made = tuple(now[path].fingerprint for path in sorted(step.paths) if path in now)
             outcomes.append(StepOutcome(step=step.id, files=made))
         if faults:
-            raise ApprovalError(faults, code=_whole(faults))
+            codes = {fault.code for fault in faults}  # a common one counts, if the table retries it
+            raise ApprovalError(
+                faults, code=codes.pop() if codes in ({"VAL-003"}, {"VAL-005"}) else "VAL-004"
+            )
         return tuple(there[path].fingerprint for path in sorted(there)), tuple(outcomes)
-
-    def _missing(self, step: PlanStep, there: dict[str, FileContent]) -> Iterator[Fault]:
-        """Inspect the files and programs of a step; yield the forbidden and the missing ones."""
-        if step.kind is StepKind.RUN:
-            if fault := program_path(step.argv[0], self.root)[1]:
-                yield fault
-            return
-        for path in step.paths:
-            if path not in there:
-                try:
-                    there[path] = self.look(path)
-                except ApprovalError as fault:
-                    yield from fault.faults
 
 
 def changed(kind: StepKind, file: FileChange, found: FileContent) -> str | None:
@@ -664,12 +626,6 @@ def _done(kind: StepKind, file: FileChange, found: FileContent, caps: PlanCaps) 
     return FileContent(fingerprint(file.path, content), text)
 
 
-def _whole(faults: list[Fault]) -> str:
-    """Return the code of a plan with these faults: their common code if the table retries it, else VAL-004."""
-    codes = {fault.code for fault in faults}
-    return codes.pop() if codes in ({"VAL-003"}, {"VAL-005"}) else "VAL-004"
-
-
 NO_UNDO = "cannot be undone"
 
 
@@ -695,19 +651,17 @@ async def preview(
     Raises ApprovalError FS-012 if a file takes longer than `seconds`, because its changes are unknown then.
     """
     workspace = Workspace(root, caps, seconds)
-    now = {target.path: await _unchanged(target, workspace) for target in plan.targets}
+    now: dict[str, FileContent | None] = {}
+    for target in plan.targets:  # None: it differs from the file that the plan was made for
+        try:
+            found = await workspace.found(target.path)
+        except ApprovalError as fault:
+            if fault.code == "FS-012":
+                raise
+            now[target.path] = None
+        else:
+            now[target.path] = found if found.fingerprint == target else None
     return await asyncio.to_thread(_all, plan, now)
-
-
-async def _unchanged(target: Fingerprint, workspace: Workspace) -> FileContent | None:
-    """Return the file at a path; None if it differs from the file that the plan was made for."""
-    try:
-        found = await workspace.found(target.path)
-    except ApprovalError as fault:
-        if fault.code == "FS-012":
-            raise
-        return None
-    return found if found.fingerprint == target else None
 
 
 def _all(plan: ApprovalPlan, now: dict[str, FileContent | None]) -> tuple[FileDiff, ...]:
