@@ -77,7 +77,7 @@ def chat(options: ChatOptions) -> int:
     is a prompt, and the exit code is that of the last run.
     """
     conversation = new_id(options.conversation, "conversation_id")
-    described = options.agent.plain()
+    described = vars(options.agent)
     if (target := options.made_by) is not None:
         told = [name for name, value in described.items() if value] + ["limits"] * bool(options.limits)
         if told:

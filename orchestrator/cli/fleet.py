@@ -110,7 +110,7 @@ def work(options: WorkerOptions) -> int:
     """
     address = database(options.journal, "a worker carries")
     settings = project_settings()
-    made_of = options.agent.plain()
+    made_of = vars(options.agent)
     launch = Launch.here(settings, **made_of)
     # A model of the settings is used only without named agents: else a worker had two agents for one graph.
     own = not options.agents or made_of.get("model") is not None

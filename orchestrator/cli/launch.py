@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import orchestrator
-from orchestrator.cli.load import imported, schema_from
+from orchestrator.cli.load import imported, params_from, schema_from
+from orchestrator.cli.option import ReplacementOptions
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.consent import project_settings
@@ -98,7 +99,7 @@ class Launch:
             structured="prompt" if (given.pop("structured") or settings.structured) == "prompt" else None,
             reasoning_field=given.pop("reasoning_field", None) or settings.reasoning_field,
             output_schema=None if schema is None else str(schema.absolute()),
-            params={**settings.params, **given.pop("params")},
+            params={**settings.params, **params_from(given.pop("params"))},
             retry=dict(settings.retry),
             cwd=str(Path.cwd()),
             **given,
@@ -218,19 +219,7 @@ class LoadedParts:
         return cls(model, [imported(spec, "tool") for spec in launch.tools])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replacement:
-    """Parts of an agent that replace those a stored run was started with."""
-
-    model: str | None = None
-    base_url: str | None = None
-    tools: tuple[str, ...] = ()
-    mcp: tuple[str, ...] = ()
-    mcp_env: tuple[str, ...] = ()
-    mcp_options: tuple[str, ...] = ()
-
-
-def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, LoadedParts]:
+def rebuilt(launch: Launch, run_id: str, instead: ReplacementOptions) -> tuple[Launch, LoadedParts]:
     """Return the launch of a stored run with some parts replaced, and import the objects that it names.
 
     Objects of `instead` are found in the current folder, the others in the launch's own. Raises ConfigError that names

@@ -5,9 +5,9 @@ Options that several commands share are a dataclass, for commands that are decor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,8 +15,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address, address_of
 
 if TYPE_CHECKING:
-    from orchestrator.cli.launch import Replacement
-
     _Address = Address
 else:
     _Address = Path  # typer knows no unions; the converter returns the real type
@@ -289,12 +287,6 @@ class AgentOptions:
     reasoning_field: ReasoningField = None
     params: Params = ()
 
-    def plain(self) -> dict[str, Any]:
-        """Return them as members of `Launch`. Raises ConfigError for a parameter that is not name=value."""
-        from orchestrator.cli.load import params_from
-
-        return {**vars(self), "params": params_from(self.params)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOrigin:
@@ -327,15 +319,6 @@ class ReplacementOptions:
     limits: HigherLimits = ()
 
     @property
-    def instead(self) -> Replacement:
-        """The parts of the agent that are replaced."""
-        from orchestrator.cli.launch import Replacement
-
-        return Replacement(
-            model=self.model,
-            base_url=self.base_url,
-            tools=self.tools,
-            mcp=self.mcp,
-            mcp_env=self.mcp_env,
-            mcp_options=self.mcp_options,
-        )
+    def is_empty(self) -> bool:
+        """Whether nothing is replaced."""
+        return not any(getattr(self, member.name) for member in fields(ReplacementOptions))

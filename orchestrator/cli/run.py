@@ -132,7 +132,7 @@ def run_prompt(command_options: RunOptions) -> int:
         raise ConfigError("there is no prompt: give text, - for standard input, or --prompt of an MCP server")
     settings = project_settings()
     run_id = new_id(command_options.run_id)
-    launch = Launch.here(settings, **command_options.agent.plain())
+    launch = Launch.here(settings, **vars(command_options.agent))
     parts = LoadedParts.of(launch)
     limits = limits_from(command_options.limits, settings.limits)
     prompt: Prompt

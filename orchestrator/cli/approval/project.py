@@ -15,7 +15,7 @@ from orchestrator.cli import option as given
 from orchestrator.cli.approval import status as status_view
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.launch import Launch, Replacement, limited, model_of, rebuilt
+from orchestrator.cli.launch import Launch, limited, model_of, rebuilt
 from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import coloured, complain, say, say_json, shown
@@ -104,7 +104,9 @@ async def _from_model(
 ) -> AsyncIterator[PlannerSpec]:
     settings = project_settings()
     if not named.said and kept.get("model"):
-        launch, parts = rebuilt(Launch.of({"launch": kept}), root.name, Replacement(base_url=named.base_url))
+        launch, parts = rebuilt(
+            Launch.of({"launch": kept}), root.name, given.ReplacementOptions(base_url=named.base_url)
+        )
         model = parts.model
     elif named.model is None and settings.model is None:
         if needed:
@@ -118,7 +120,7 @@ async def _from_model(
             base_url=named.base_url,
             structured=named.structured,
             reasoning_field=named.reasoning_field,
-            params=params_from(named.params),
+            params=named.params,
         )
         model = model_of(launch.model, launch.form)
     try:

@@ -126,7 +126,7 @@ def run(options: RlmRunOptions) -> int:
         structured=None,
         tools=options.tools,
         instructions=options.instructions,
-        params=params_from(options.params),
+        params=options.params,
     )
     spec = RlmSpec(
         launch=launch,

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, LoadedParts, ModelChoice, Replacement, named, rebuilt
+from orchestrator.cli.launch import Launch, LoadedParts, ModelChoice, named, rebuilt
 from orchestrator.cli.load import actor_name, limits_from
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import ViewOptions, conducted, new_id, print_result
@@ -93,12 +93,12 @@ def resume(options: RunsResumeOptions) -> int:
     if found.head.owner is not None:
         head = found.head
         paused = head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None
-        if paused and options.instead == Replacement() and not options.limits:
+        if paused and options.is_empty:
             return post_resume(head.run_id, options.by, options)  # its owner resumes it
         raise owned_elsewhere(head, found.show)
     run_id, owner = found.head.run_id, _owner(options, found)
     refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(options.journal))
-    launch, parts = rebuilt(Launch.of(found.stored.created), run_id, options.instead)
+    launch, parts = rebuilt(Launch.of(found.stored.created), run_id, options)
     limits = None
     if options.limits:
         limits = limits_from(options.limits, found.stored.context.get("limits") or {})
@@ -287,7 +287,7 @@ def fork(options: ForkOptions) -> int:
         Launch.of(created),
         forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},
     )
-    launch, parts = rebuilt(launch, origin.stored.run_id, options.instead)
+    launch, parts = rebuilt(launch, origin.stored.run_id, options)
     limits = limits_from(options.limits, origin.stored.context.get("limits") or {})
     view = ViewOptions(run_id, options.journal, options.log, options.json)
     host = stored_data(created, SHARED)
