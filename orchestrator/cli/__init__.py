@@ -10,19 +10,14 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from orchestrator.cli.exit import Options
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """Errors of an output that cannot be written. The input is not their cause."""
-
-
-@dataclass(slots=True)
-class Options:
-    """Options before the name of the command."""
-
-    traceback: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -40,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _status(arguments: Sequence[str]) -> int:
-    from orchestrator.cli.exit import Exit
+    from orchestrator.cli.exit import Exit, Options
     from orchestrator.cli.output import complain, escape_streams
 
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

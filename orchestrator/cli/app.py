@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from orchestrator.cli import Options
 from orchestrator.cli import option as given
-from orchestrator.cli.exit import EPILOG
+from orchestrator.cli.exit import EPILOG, Options
 from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
 from orchestrator.cli.output import say
 from orchestrator.version import __version__

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 
 from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.outcome import Outcome
+
+
+@dataclass(slots=True)
+class Options:
+    """Options before the name of the command."""
+
+    traceback: bool = False
+    """Whether an error ends the process with its traceback instead of one sentence."""
 
 
 class Exit(IntEnum):

@@ -12,9 +12,8 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import say, say_json, say_more, shown
-from orchestrator.cli.picture import FORMATS as DRAWN
-from orchestrator.cli.picture import check_picture, save_picture
+from orchestrator.cli.output import PICTURES as DRAWN
+from orchestrator.cli.output import check_picture, save_picture, say, say_json, say_more, shown
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.shipped import HOOKS, SHIPPED, named
 from orchestrator.cli.spread import spread, spread_options

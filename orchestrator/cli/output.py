@@ -1,4 +1,4 @@
-"""The two streams of the command line, which escape every text before it reaches the terminal.
+"""The output of the command line: its two streams, which escape every text, and drawings as files.
 
 `escape_streams` replaces both streams of the whole process by an `EscapingStream`, so that the output of print, click,
 logging, warnings and tracebacks is escaped as well. Only `StyledText`, made here, keeps its control sequences.
@@ -14,8 +14,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, redirect_stdout, suppress
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
+from orchestrator.errors import ConfigError
 from orchestrator.telemetry.escape import KEPT, escape
 
 _SHOW_CURSOR = b"\x1b[?25h"
@@ -256,3 +258,32 @@ def reader_is_gone() -> bool:
         return any(what & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, what in poller.poll(0))
     except (OSError, ValueError):  # not a stream of the system, but one of a test or of a host program
         return False
+
+
+# ---- drawings as files ----
+
+PICTURES = (".svg", ".png")
+
+
+def check_picture(file: Path, *endings: str) -> None:
+    """Raise ConfigError if no drawing can be written to a file of this name; `endings` are those of one format."""
+    allowed = endings or PICTURES
+    if file.suffix.lower() not in allowed:
+        names = " or ".join(f"*{ending}" for ending in allowed)
+        raise ConfigError(f"{file} has the ending {file.suffix!r}; a drawing is written to a file {names}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file} is in the folder {file.parent}, which does not exist; create it first")
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder; name a file")
+
+
+def save_picture(file: Path, svg: str) -> None:
+    """Write a drawing in the format of the file's ending; a file of that name is replaced.
+
+    Raises ConfigError, MissingExtra or OSError.
+    """
+    from orchestrator.drawing.png import png  # few commands draw
+    from orchestrator.files.atomic import atomic_write
+
+    check_picture(file)
+    atomic_write(file, png(svg) if file.suffix.lower() == ".png" else svg.encode())

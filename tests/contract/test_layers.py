@@ -267,12 +267,24 @@ def import_problems(root: Path) -> list[str]:
 def import_cycle(root: Path) -> list[str]:
     """Return one cycle of imports, also inside of a folder; empty without any."""
     known = modules(root)
+    return _cycle({name: loaded(name, file, known) for name, file in known.items()})
+
+
+def late_cycle(root: Path, folder: str) -> list[str]:
+    """Return one cycle of the imports of a folder, those in functions and for type checkers too."""
+    known = modules(root)
+    inside = {name: file for name, file in known.items() if within(name, folder)}
+    return _cycle(
+        {
+            name: {imported for _, imported in imports(name, file, known) if imported in inside} - {name}
+            for name, file in inside.items()
+        }
+    )
+
+
+def _cycle(graph: dict[str, set[str]]) -> list[str]:
     try:
-        list(
-            TopologicalSorter(
-                {name: loaded(name, file, known) for name, file in known.items()}
-            ).static_order()
-        )
+        list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         return list(error.args[1])
     return []
@@ -310,6 +322,10 @@ def test_the_run_service_knows_no_machine_and_no_facade() -> None:
         or (within(imported, "orchestrator.machines") and known[imported].parent != machines)
     }
     assert not found
+
+
+def test_no_command_is_imported_by_what_it_imports_at_any_time() -> None:
+    assert late_cycle(ROOT, "orchestrator.cli") == []
 
 
 def test_every_exception_is_still_needed() -> None:
@@ -450,3 +466,11 @@ def test_a_cycle_inside_of_a_folder_is_found_but_not_one_of_type_checkers(tmp_pa
     assert import_cycle(root) == []
     there.write_text("class Two:\n    from orchestrator.llm import one\n")
     assert {"orchestrator.llm.one", "orchestrator.llm.two"} == set(import_cycle(root))
+
+
+def test_a_cycle_of_late_imports_is_found_inside_of_its_folder(tmp_path: Path) -> None:
+    root = planted(tmp_path, "orchestrator/llm/one.py", "def late():\n    from orchestrator.llm import two\n")
+    (root / "orchestrator/llm/two.py").write_text("from orchestrator.llm import one\n")
+    assert import_cycle(root) == []
+    assert {"orchestrator.llm.one", "orchestrator.llm.two"} == set(late_cycle(root, "orchestrator.llm"))
+    assert late_cycle(root, "orchestrator.kernel") == []

@@ -99,13 +99,11 @@ KEPT = {
     "_pace": "its value",
     "LONGEST_PACE": "its greatest value",
     "_PACE": "its use in the demonstration",
-    "check_pace": "its check",
     # the ordinary meaning
     "QuestionAsked": "event: the run asked a person",
     "Held": "error: another owner holds the lease, the word of leases",
     "above": "an operator of comparisons in trials of alerts",
     "_HOME": "module in which a lazily loaded name lives",
-    "_home_state": "the home folder of the user",
     "place": "module `journal/sqlite/place.py`: where on a file system a journal may lie",
     "PLACE": "the colour of paths",
     "wait_in_place": "wait without parking",

@@ -16,8 +16,7 @@ from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import in_folder, print_dropped_variables
 from orchestrator.cli.load import actor_name, params_from
 from orchestrator.cli.loop import run_async
-from orchestrator.cli.output import complain, json_text, say, say_json, shown
-from orchestrator.cli.picture import check_picture, save_picture
+from orchestrator.cli.output import check_picture, complain, json_text, save_picture, say, say_json, shown
 from orchestrator.cli.pipeline.spec import CommandStage, PipelineSpec, evaluation_json, validation_json
 from orchestrator.cli.resumption import ResumeOptions, check_output
 from orchestrator.cli.run import RunView, error_json, logging_to, new_id, transition_json

@@ -14,8 +14,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.picture import check_picture, save_picture
+from orchestrator.cli.output import check_picture, save_picture, say, say_json, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import (
     call_json,
