@@ -21,7 +21,7 @@ import asyncio
 import json
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -196,7 +196,13 @@ class PlanReview:
     def of(cls, context: Mapping[str, Any]) -> Self:
         """Read the present plan of a context of approval."""
         plan: Mapping[str, Any] = context.get("plan") or {}
-        before = _previous(plan, context.get("versions") or ())
+        source, before = plan.get("derived_from"), None
+        for one in reversed(context.get("versions") or ()):  # the version before, or the plan it is a part of
+            known: Mapping[str, Any] = one.get("plan") or {}
+            is_before = known.get("id") == plan.get("id") and known.get("version", 0) < plan.get("version", 0)
+            if is_before or (source and one.get("digest") == source):
+                before = known
+                break
         difference = "" if before is None else patch.make("plan", _text(before), _text(plan))
         return cls(
             _label(plan),
@@ -211,17 +217,6 @@ def _label(plan: Mapping[str, Any]) -> str:
     return f"{plan.get('id', '')} version {plan.get('version', '')}"
 
 
-def _previous(plan: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the version before, or the plan of which this one is a part; None for the first."""
-    source = plan.get("derived_from")
-    for one in reversed(versions):
-        known: Mapping[str, Any] = one.get("plan") or {}
-        is_before = known.get("id") == plan.get("id") and known.get("version", 0) < plan.get("version", 0)
-        if is_before or (source and one.get("digest") == source):
-            return known
-    return None
-
-
 def _steps(plan: Mapping[str, Any]) -> Iterator[ReviewedStep]:
     targets = {target.get("path"): target for target in plan.get("targets") or ()}
     seen: set[str] = set()
@@ -230,17 +225,18 @@ def _steps(plan: Mapping[str, Any]) -> Iterator[ReviewedStep]:
         for file in step.get("files") or ():
             path = str(file.get("path", ""))
             before = "as the steps before leave it" if path in seen else _before(targets.get(path))
-            files.append(ReviewedFile(path, _change(path, file), before))
+            change = file.get("diff")
+            if change is None and file.get("content") is not None:
+                change = patch.make(path, None, str(file["content"]))
+            files.append(ReviewedFile(path, str(change or ""), before))
             seen.add(path)
         argv = [str(part) for part in step.get("argv") or ()]
         name, kind, title = (str(step.get(key, "")) for key in ("id", "kind", "title"))
-        yield ReviewedStep(name, kind, title, tuple(files), shlex.join(argv), tuple(_facts(step)))
-
-
-def _change(path: str, file: Mapping[str, Any]) -> str:
-    if file.get("diff") is not None:
-        return str(file["diff"])
-    return "" if file.get("content") is None else patch.make(path, None, str(file["content"]))
+        facts = [f"at most {step.get('timeout', 0):g} s", NO_UNDO] if step.get("argv") else []
+        if step.get("depends_on"):
+            facts.append(f"after step {', '.join(map(str, step['depends_on']))}")
+        facts += map(str, step.get("constraints") or ())
+        yield ReviewedStep(name, kind, title, tuple(files), shlex.join(argv), tuple(facts))
 
 
 def _before(target: Mapping[str, Any] | None) -> str:
@@ -249,15 +245,6 @@ def _before(target: Mapping[str, Any] | None) -> str:
     if target.get("sha256") is None:
         return "does not exist" if target.get("encoding") is None else str(target["encoding"])
     return f"{target.get('size', 0):,} bytes, SHA-256 {target['sha256']}"
-
-
-def _facts(step: Mapping[str, Any]) -> Iterator[str]:
-    if step.get("argv"):
-        yield f"at most {step.get('timeout', 0):g} s"
-        yield NO_UNDO
-    if step.get("depends_on"):
-        yield f"after step {', '.join(map(str, step['depends_on']))}"
-    yield from map(str, step.get("constraints") or ())
 
 
 def _text(plan: Mapping[str, Any]) -> str:

@@ -184,18 +184,15 @@ class ModelPlanner:
     async def _answer(self, agent: Agent, prompt: str) -> Any:
         if fault := self.budget():
             raise ApprovalError(fault)
-        result = await agent.run(prompt, limits=self._left())
+        limits, used = self._limits, self._used  # the remaining tokens
+        most = limits.max_input_tokens and max(limits.max_input_tokens - RESERVE - used.input_tokens, 1)
+        out = limits.max_output_tokens and max(limits.max_output_tokens - used.output_tokens, 1)
+        left = replace(limits, max_input_tokens=most, max_output_tokens=out)
+        result = await agent.run(prompt, limits=left)
         self._used += result.usage
         if result.outcome is not Outcome.COMPLETED:
             raise _faulted(result)
         return result.output
-
-    def _left(self) -> Limits:
-        """Return the limits of the next answer, with the remaining tokens."""
-        limits, used = self._limits, self._used
-        most = limits.max_input_tokens and max(limits.max_input_tokens - RESERVE - used.input_tokens, 1)
-        out = limits.max_output_tokens and max(limits.max_output_tokens - used.output_tokens, 1)
-        return replace(limits, max_input_tokens=most, max_output_tokens=out)
 
 
 class _InTime:

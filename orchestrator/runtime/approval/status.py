@@ -236,15 +236,10 @@ def _paused(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
 def _failed(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
     if ctx.intent is not None:
         yield "retry"
-    if any(map(log.has_changes, _failed_plans(ctx))):
+    failed = [one["plan"] for one in ctx.versions if f"{one['id']}.{one['version']}/" not in ctx.completed]
+    if any(map(log.has_changes, failed)):
         yield "rollback"
     yield "acknowledge"
-
-
-def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
-    for one in ctx.versions:
-        if f"{one['id']}.{one['version']}/" not in ctx.completed:
-            yield one["plan"]
 
 
 _EXPECTED_ACTIONS = {

@@ -507,12 +507,18 @@ class CodingAgent:
         env: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.preset = _preset(agent)
+        if not isinstance(agent, CodingPreset) and agent not in PRESETS:
+            raise ConfigError(f"agent is {agent!r}; possible: {', '.join(PRESETS)}, or a CodingPreset")
+        self.preset = agent if isinstance(agent, CodingPreset) else PRESETS[agent]
         if permission not in PERMISSIONS:
             raise ConfigError(f"permission is {permission!r}; possible: {', '.join(PERMISSIONS)}")
         if not (timeout >= 0 and math.isfinite(timeout)):
             raise ConfigError(f"timeout is {timeout!r}; it must be 0 (any time) or more seconds")
-        _check_limits(self.preset, {"max_turns": max_turns, "max_cost": max_cost})
+        for name, value in (("max_turns", max_turns), ("max_cost", max_cost)):
+            if not is_amount(value):
+                raise ConfigError(f"{name} is {value!r}; it must be 0 (no limit) or more")
+            if value and name not in self.preset.limits:
+                raise ConfigError(f"{self.preset.name} enforces no {name}; use timeout")
         if isinstance(arguments, str):
             raise ConfigError(f"arguments is {arguments!r}; give a list of words")
         self._call = CodingCall(
@@ -530,12 +536,13 @@ class CodingAgent:
 
     async def __call__(self, request: AgentRequest) -> str:
         """Call the program for a request and return its answer. Raises AgentFailed, ConfigError."""
-        call = replace(
-            self._call,
-            session=self._session(request),
-            permission=self._may(request.role),
-            max_cost=self._cost_limit(request),
-        )
+        last, rest, call = request.previous, request.remaining_cost, self._call
+        if last is not None and not last.failed and last.agent == self.preset.name:
+            call = replace(call, session=last.session)  # of the last call for the same work
+        if request.role in _READERS and call.permission != "all":
+            call = replace(call, permission="read")
+        if rest is not None and "max_cost" in self.preset.limits:  # the rest of the run's, if that is less
+            call = replace(call, max_cost=min(call.max_cost or rest, rest))
         ended = await self._run(request, call)
         if call.session is not None and self._did_nothing(ended):
             ended = await self._run(request, replace(call, session=None))
@@ -555,16 +562,11 @@ class CodingAgent:
             folder=self._folder,
             environment={
                 **inherited(self.env),
-                **self._folder_variable(),
+                "PWD": str(self._folder.absolute()),  # as a shell sets it: OpenCode reads it
                 **self.preset.variables(call),
                 **self._environment,
             },
         )
-
-    def _session(self, request: AgentRequest) -> str | None:
-        """Return the session to continue: that of the last call for the same work, if this program answered it."""
-        last = request.previous
-        return None if last is None or last.failed or last.agent != self.preset.name else last.session
 
     def _did_nothing(self, ended: ProgramExit) -> bool:
         """Return whether a program failed before it used a token, and would fail again in the same way."""
@@ -572,20 +574,6 @@ class CodingAgent:
         if answer is None or answer.error is None:
             return answer is None and ended.code != 0
         return not (answer.retriable or answer.usage.input_tokens or answer.usage.output_tokens)
-
-    def _folder_variable(self) -> Mapping[str, str]:
-        """Return the variable with the working folder, as a shell sets it: OpenCode reads it."""
-        return {"PWD": str(self._folder.absolute())}
-
-    def _cost_limit(self, request: AgentRequest) -> float:
-        """Return the maximum cost of a call: its own, or the rest of the run's if that is less."""
-        rest = request.remaining_cost
-        if rest is None or "max_cost" not in self.preset.limits:
-            return self._call.max_cost
-        return min(self._call.max_cost or rest, rest)
-
-    def _may(self, role: Role) -> Permission:
-        return "read" if role in _READERS and self._call.permission != "all" else self._call.permission
 
     def _prompt(self, request: AgentRequest) -> str:
         session, folder = Path(request.input["SESSION_PATH"]).absolute(), self._folder.absolute()
@@ -611,19 +599,3 @@ class CodingAgent:
 
     def _failed(self, request: AgentRequest, how: str, *, retriable: bool = False) -> AgentFailed:
         return agent_failed(request, self.preset.program, how, retriable=retriable)
-
-
-def _preset(agent: object) -> CodingPreset:
-    if isinstance(agent, CodingPreset):
-        return agent
-    if agent in PRESETS:
-        return PRESETS[str(agent)]
-    raise ConfigError(f"agent is {agent!r}; possible: {', '.join(PRESETS)}, or a CodingPreset")
-
-
-def _check_limits(preset: CodingPreset, limits: Mapping[str, float]) -> None:
-    for name, value in limits.items():
-        if not is_amount(value):
-            raise ConfigError(f"{name} is {value!r}; it must be 0 (no limit) or more")
-        if value and name not in preset.limits:
-            raise ConfigError(f"{preset.name} enforces no {name}; use timeout")

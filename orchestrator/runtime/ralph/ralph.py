@@ -44,20 +44,6 @@ from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 from orchestrator_guards import Verdict
 
 
-def checked_answer_source(answer: object) -> Any:
-    """Return a source of answers. Raises ConfigError."""
-    if answer is None or callable(answer) or answer in {"wait", "park"}:
-        return answer
-    raise ConfigError(f"answer is {answer!r}; give a function of the questions, 'wait', 'park' or None")
-
-
-def fails_open_questions(open_questions: object) -> bool:
-    """Return whether open questions fail a run. Raises ConfigError."""
-    if open_questions in {"proceed", "fail"}:
-        return open_questions == "fail"
-    raise ConfigError(f"open_questions is {open_questions!r}; it must be 'proceed' or 'fail'")
-
-
 def checked_text(kind: str, value: object) -> str:
     """Return non-empty text of a person; `kind` is its name. Raises ConfigError."""
     if isinstance(value, str) and value.strip():
@@ -278,7 +264,14 @@ class Ralph(Facade[RalphResult]):
         arguments.check_agent(locals(), RalphLimits)
         self._limits = limits or RalphLimits()
         self._root = Path(root)
-        self._answer, self._strict = checked_answer_source(answer), fails_open_questions(open_questions)
+        source: object = answer
+        if not (source is None or callable(source) or source in {"wait", "park"}):
+            raise ConfigError(
+                f"answer is {answer!r}; give a function of the questions, 'wait', 'park' or None"
+            )
+        if open_questions not in {"proceed", "fail"}:
+            raise ConfigError(f"open_questions is {open_questions!r}; it must be 'proceed' or 'fail'")
+        self._answer, self._strict = answer, open_questions == "fail"
         self._retry = retry or RetryPolicy()
         self._codec, self._host = codec(launch), deps
         live = RunRegistry()
@@ -301,7 +294,12 @@ class Ralph(Facade[RalphResult]):
             live=live,
             watching=(ralph_log.SessionLog(live.find),),
         )
-        self._agents = self._ports(planner, questioner, executor, reviewer, checker)
+        given = dict(zip(Role, (planner, questioner, executor, reviewer, checker), strict=True))
+        self._agents: Mapping[Role, AgentPort] = {
+            role: self._port(role, agent)
+            for role, agent in given.items()
+            if agent is not None or role not in _OPTIONAL
+        }
         stages = [agent.hosting for agent in self._agents.values() if isinstance(agent, BoundAgent)]
         self.hosting = Hosting(
             self._service, launch, stages, check=self._check_run, begin=self._begin, bound=True
@@ -435,12 +433,6 @@ class Ralph(Facade[RalphResult]):
 
     # ---- private ----
 
-    def _ports(self, *given: object) -> Mapping[Role, AgentPort]:
-        """Return the port of each role; the arguments are in the order of Role."""
-        agents = dict(zip(Role, given, strict=True))
-        wanted = {role: agent for role, agent in agents.items() if agent is not None or role not in _OPTIONAL}
-        return {role: self._port(role, agent) for role, agent in wanted.items()}
-
     def _port(self, role: Role, given: object) -> AgentPort:
         """Return the port of a role. Raises ConfigError if it is invalid."""
         bound = getattr(given, "bound", None)
@@ -452,32 +444,6 @@ class Ralph(Facade[RalphResult]):
             )
         found: AgentPort = port
         return found
-
-    def _opened(self, request: str, session: Path | str | None) -> tuple[SessionDirectory, bool]:
-        """Return the files of a session, and whether it is new. Raises SessionFileError, RunExists."""
-        if session is not None:
-            files = SessionDirectory.open(session)
-            for run_id in self._service.live:
-                if self._service.live.get(run_id).ctx.session_path == str(files.path):
-                    raise RunExists(run_id)
-            return files, False
-        began = session_id_for(datetime.fromtimestamp(self._service.clock.time()), self._root)  # noqa: DTZ006 - local time
-        return SessionDirectory.create(self._root, request, began), True
-
-    def _context(
-        self, request: str, files: SessionDirectory, limits: RalphLimits | None, *, is_new: bool
-    ) -> RalphContext:
-        log = files.path / ralph_log.NAME
-        return RalphContext(
-            request=request,
-            session_id=files.id,
-            session_path=str(files.path),
-            is_new=is_new,
-            limits=limits or self._limits,
-            fail_on_open_questions=self._strict,
-            log_offset=log.stat().st_size if log.exists() else 0,
-            requirements=(request,) if request.strip() and not is_new else (),
-        )
 
     async def _drive(self, run: RalphRun, path: Iterable[Transition] = ()) -> RalphResult:
         """Drive a run while no other run is active in its session, not even one with another journal."""
@@ -540,8 +506,25 @@ class Ralph(Facade[RalphResult]):
         storable_text("the request", request)
         if session is None and not str(request).strip():
             raise ConfigError("the request is empty; describe the goal in a sentence or more")
-        files, is_new = self._opened(request, session)
-        ctx = self._context(request, files, limits, is_new=is_new)
+        if session is None:
+            now = datetime.fromtimestamp(self._service.clock.time())  # noqa: DTZ006 - local time
+            files = SessionDirectory.create(self._root, request, session_id_for(now, self._root))
+        else:
+            files = SessionDirectory.open(session)
+            for active in self._service.live:
+                if self._service.live.get(active).ctx.session_path == str(files.path):
+                    raise RunExists(active)
+        log = files.path / ralph_log.NAME
+        ctx = RalphContext(
+            request=request,
+            session_id=files.id,
+            session_path=str(files.path),
+            is_new=session is None,
+            limits=limits or self._limits,
+            fail_on_open_questions=self._strict,
+            log_offset=log.stat().st_size if log.exists() else 0,
+            requirements=(request,) if request.strip() and session is not None else (),
+        )
         name = run_id or await self._free_id(files.id)
         run = self._service.new_run(name, ctx, self._deps(files), settings)
         run.follow(follower)

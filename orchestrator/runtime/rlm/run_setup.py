@@ -51,7 +51,7 @@ from orchestrator.runtime.rlm.run_record import RlmResult
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, tool
-from orchestrator.tools.tool_set import Around, ToolSet
+from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpriced
 from orchestrator_callbacks.rlm import code_mode, conversation, tools_mode
@@ -61,7 +61,6 @@ from orchestrator_callbacks.rlm.model_call import (
     OwnModel,
     RequestUsage,
     RunBudget,
-    Source,
     allowed,
     check_cost,
     estimated,
@@ -102,7 +101,11 @@ def context_tools(context: Any, ask: AskAll) -> list[ToolSpec]:
         places = [
             found.start() for found in re.finditer(re.escape(words), text[max(0, start) :], re.IGNORECASE)
         ]
-        shown = [_excerpt(text, max(0, start) + at, len(words)) for at in places[:_PLACES]]
+        shown = []
+        for place in places[:_PLACES]:
+            at = max(0, start) + place
+            excerpt = text[max(0, at - _AROUND) : min(len(text), at + len(words) + _AROUND)]
+            shown.append(f"{at:,}: …{' '.join(excerpt.split())}…")
         more = f"\n{len(places) - _PLACES:,} more places" if len(places) > _PLACES else ""
         return ("\n".join(shown) + more) or "not found"
 
@@ -117,11 +120,6 @@ def context_tools(context: Any, ask: AskAll) -> list[ToolSpec]:
         return answer
 
     return [context_read, context_search, context_query]
-
-
-def _excerpt(text: str, at: int, length: int) -> str:
-    start, end = max(0, at - _AROUND), min(len(text), at + length + _AROUND)
-    return f"{at:,}: …{' '.join(text[start:end].split())}…"
 
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -175,21 +173,17 @@ class SubCalls:
         try:
             async with self._slots:
                 self._budget.count_call()
-                if await self._goes_deeper(prompt) and self._nested is not None:
-                    return await self._nested(prompt, self._depth, self._budget)
+                if self._nested is not None and self._depth < self._max_depth:
+                    deeper = (
+                        True if self._policy is None else self._policy.should_orchestrate(prompt, self._depth)
+                    )
+                    if await deeper if inspect.isawaitable(deeper) else deeper:
+                        return await self._nested(prompt, self._depth, self._budget)
                 return await self._ask_model(prompt)
         except OrchestratorError as error:
             return error
         except Exception as error:  # noqa: BLE001 - an error of a model or a policy: the code gets it
             return RuntimeError(f"{type(error).__name__}: {error}")
-
-    async def _goes_deeper(self, prompt: str) -> bool:
-        if self._nested is None or self._depth >= self._max_depth:
-            return False
-        if self._policy is None:
-            return True
-        said = self._policy.should_orchestrate(prompt, self._depth)
-        return await said if inspect.isawaitable(said) else said
 
     async def _ask_model(self, prompt: str) -> str:
         request = Request(messages=(Message("user", prompt),), params=self._params, route=Route())
@@ -326,7 +320,12 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
     try:
         repl = _repl(given, run, broker)
     except Exception as error:  # noqa: BLE001 - a host's error fails the run, like a worker that cannot start
-        deps.source = _raising(error)
+        failure = error
+
+        async def raising(_state: object, _ctx: object) -> None:
+            raise failure
+
+        deps.source = raising
         yield
         return
     deps.source = CodeModeSource(
@@ -340,7 +339,12 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
     try:
         yield
     finally:
-        await _closed(repl, run.run_id)
+        try:
+            await asyncio.shield(repl.close())
+        except Exception as error:  # noqa: BLE001 - of a host's own REPL; the run has its result already
+            logging.getLogger("orchestrator").warning(
+                "run %s: its REPL could not be closed (%s: %s)", run.run_id, type(error).__name__, error
+            )
 
 
 def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCalls:
@@ -368,23 +372,6 @@ def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCall
         check=lambda response: check_cost(run, response),
         admit=lambda: allowed(run, given.models[1]),
     )
-
-
-async def _closed(repl: Repl, run_id: str) -> None:
-    """Close a REPL. An error of a host's own REPL is logged, because the run has its result already."""
-    try:
-        await asyncio.shield(repl.close())
-    except Exception as error:  # noqa: BLE001 - an error of a host's REPL
-        logging.getLogger("orchestrator").warning(
-            "run %s: its REPL could not be closed (%s: %s)", run_id, type(error).__name__, error
-        )
-
-
-def _raising(error: Exception) -> Source:
-    async def source(_state: object, _ctx: object) -> None:
-        raise error
-
-    return source
 
 
 _REPL = ("run", "variable", "close")
@@ -418,6 +405,28 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
         host = run.deps.hosted.host
         return None if host is None else await host.before_tool_execution(run, call)
 
+    def scope(spec: ToolSpec, position: int) -> AbstractContextManager[object]:
+        found = tool_scope(run, ahead=1)  # looked up late: the source is made before the run is driven
+        return nullcontext() if found is None else found(spec, position)
+
+    def publish(result: ToolResult) -> None:
+        spec = tools.find(result.call.name)
+        run.emit(
+            ToolExecution(
+                run.graph.name,
+                run.run_id,
+                run.ctx.iteration + 1,
+                result.position,
+                spec.name if spec else "_unregistered",
+                result.outcome,
+                result.seconds,
+                result.queued,
+                len(result.content),
+                result.cut,
+                result.at,
+            )
+        )
+
     return ToolsModeSource(
         OwnModel(run),
         tools,
@@ -427,37 +436,8 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
         instructions=words if given.instructions is None else given.instructions,
         context_for=context_for,
         before=before,
-        around=_tool_scope(run),
-        on_result=lambda result: _publish_execution(run, tools, result),
-    )
-
-
-def _tool_scope(run: ModeRun) -> Around:
-    """Return the context manager of a tool. The source is made before the run is driven, so it is looked up late."""
-
-    def scope(spec: ToolSpec, position: int) -> AbstractContextManager[object]:
-        found = tool_scope(run, ahead=1)
-        return nullcontext() if found is None else found(spec, position)
-
-    return scope
-
-
-def _publish_execution(run: ModeRun, tools: ToolSet, result: ToolResult) -> None:
-    spec = tools.find(result.call.name)
-    run.emit(
-        ToolExecution(
-            run.graph.name,
-            run.run_id,
-            run.ctx.iteration + 1,
-            result.position,
-            spec.name if spec else "_unregistered",
-            result.outcome,
-            result.seconds,
-            result.queued,
-            len(result.content),
-            result.cut,
-            result.at,
-        )
+        around=scope,
+        on_result=publish,
     )
 
 

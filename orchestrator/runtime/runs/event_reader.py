@@ -62,7 +62,18 @@ class EventReader:
             if take is None:
                 continue
             if record.kind == "answer":
-                self._said = _message_after(records, index)
+                self._said = {}  # the message that it became: the next one of the model before another answer
+                for later in records[index + 1 :]:
+                    if later.kind == "answer":
+                        break
+                    messages = later.body.get("messages")
+                    added = messages.get("add", ()) if isinstance(messages, Mapping) else ()
+                    said = [
+                        one for one in added if isinstance(one, Mapping) and one.get("role") == "assistant"
+                    ]
+                    if said:
+                        self._said = said[-1]
+                        break
             at = record.body.get("at")
             self._at = float(at) if isinstance(at, int | float) else self._at
             for part, found in enumerate(take(self, record.body)):
@@ -90,11 +101,6 @@ class EventReader:
             transition=int(body.get("seq") or 0),
             error=str((body.get("error") or {}).get("type") or ""),
         )
-        yield from self._warnings(body)
-        if source != self._state or not body.get("internal", True):
-            yield from self._request()
-
-    def _warnings(self, body: Body) -> Iterator[RunEvent]:
         for row in body.get(GUARDS) or ():
             verdict = read_row(row).verdict
             if verdict.guard not in BUDGET_OF or verdict.guard in self._warned or verdict.limit <= 0:
@@ -104,6 +110,8 @@ class EventReader:
                 yield event.BudgetWarning(
                     run_id=self.run_id, guard=verdict.guard, observed=verdict.observed, limit=verdict.limit
                 )
+        if source != self._state or not body.get("internal", True):
+            yield from self._request()
 
     def _request(self) -> Iterator[RunEvent]:
         if self._state == LoopState.AWAIT_LLM:
@@ -243,22 +251,6 @@ class EventReader:
 def as_stored(records: Iterable[Record]) -> list[Record]:
     """Return records that were just written as the journal will return them: as JSON."""
     return [record._replace(body=orjson.loads(encoded(record.kind, record.body))) for record in records]
-
-
-def _message_after(records: Sequence[Record], index: int) -> Body:
-    """Return the message that an answer became: the next one of the model before another answer."""
-    for record in records[index + 1 :]:
-        if record.kind == "answer":
-            break
-        if (found := _last_of_model(record.body.get("messages"))) is not None:
-            return found
-    return {}
-
-
-def _last_of_model(messages: object) -> Body | None:
-    added: Iterable[Any] = messages.get("add", ()) if isinstance(messages, Mapping) else ()
-    said = [one for one in added if isinstance(one, Mapping) and one.get("role") == "assistant"]
-    return said[-1] if said else None
 
 
 def _text_of(raw: Body) -> str:

@@ -21,7 +21,6 @@ from orchestrator.kernel.journal import (
     RECORD_SCHEMA,
     Draft,
     Journal,
-    Lease,
     Record,
     RunCounts,
     RunHead,
@@ -101,9 +100,13 @@ async def read_page(
     damage = ""
     while True:
         wanted = None if limit is None else limit + 1 - len(found)
-        heads, fault = await _heads(journal, {**query, "limit": wanted, "after": after})
+        heads: list[RunHead] = []
+        try:
+            async for head in journal.runs(**{**query, "limit": wanted, "after": after}):
+                heads.append(head)  # noqa: PERF401 - runs before an error count
+        except Corrupt as error:  # a store reports damaged runs after the others
+            damage = damage or str(error)
         found += [head for head in heads if every or head.graph != ENGINE]
-        damage = damage or fault
         if wanted is None or len(heads) < wanted or limit is None or len(found) > limit:
             break
         after = heads[-1].run_id
@@ -133,17 +136,6 @@ def _query(order_by: str, limit: int | None, conditions: RunFilter) -> dict[str,
     query["graph"], query["tags"] = query.pop("machine", None), query.pop("tag", None) or None
     query["order_by"], query["descending"] = ORDERS[order_by]
     return query
-
-
-async def _heads(journal: Journal, query: dict[str, Any]) -> tuple[list[RunHead], str]:
-    """Return the readable runs, and a sentence about damaged ones, which a store reports after the others."""
-    found: list[RunHead] = []
-    try:
-        async for head in journal.runs(**query):
-            found.append(head)  # noqa: PERF401 - runs before an error count
-    except Corrupt as error:
-        return found, str(error)
-    return found, ""
 
 
 @dataclass(slots=True)
@@ -281,25 +273,21 @@ class MachineHistory:
         for record in records:
             if record.kind == "transition":
                 seq += 1
-                entered = self._move(record, entered, seq)
+                body = record.body
+                source, dest = str(body["source"]), str(body["dest"])
+                internal = bool(body.get("internal", source == dest))
+                now = float(body.get("t", entered))
+                dwell = max(now - entered, 0.0)
+                edge = (source, str(body["event"]), dest)
+                self.history.count(edge, dwell, is_first=seq == 1, internal=internal)
+                visits = self.times.setdefault(source, VisitTimes())
+                visits.failed += bool(body.get("error"))
+                if not internal:
+                    visits.seconds.append(dwell)
+                    entered = now
         for guard in guard_histories(records):
             self.evaluated[guard.name] += guard.evaluated
             self.refused[guard.name] += guard.refused
-
-    def _move(self, record: Record, entered: float, seq: int) -> float:
-        body = record.body
-        source, dest = str(body["source"]), str(body["dest"])
-        internal = bool(body.get("internal", source == dest))
-        now = float(body.get("t", entered))
-        dwell = max(now - entered, 0.0)
-        edge = (source, str(body["event"]), dest)
-        self.history.count(edge, dwell, is_first=seq == 1, internal=internal)
-        visits = self.times.setdefault(source, VisitTimes())
-        visits.failed += bool(body.get("error"))
-        if internal:
-            return entered
-        visits.seconds.append(dwell)
-        return now
 
 
 def _either(choose: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:
@@ -366,7 +354,22 @@ class JournalCheck:
 
 async def record_check(journal: Journal, check: JournalCheck) -> None:
     """Keep a verdict. Raises the errors of the journal, Held if another process writes one at this moment."""
-    lease = await _lease(journal, f"{check.host}:{CHECKS}:{check.at}", check.at)
+    owner = f"{check.host}:{CHECKS}:{check.at}"
+    try:
+        lease = await journal.claim(CHECKS, owner)
+    except RunUnknown:
+        opening = {
+            "schema": RECORD_SCHEMA,
+            "graph": ENGINE,
+            "fingerprint": "",
+            "at": check.at,
+            "parent_run_id": None,
+            "conversation_id": None,
+        }
+        try:
+            lease = await journal.create(CHECKS, owner, opening)
+        except RunExists:
+            lease = await journal.claim(CHECKS, owner)
     try:
         body = {"reason": "checked", "at": check.at, "t": 0.0, CHECKS: asdict(check)}
         await write_records(journal, lease, Draft("parked", body))
@@ -382,22 +385,3 @@ async def last_check(journal: Journal) -> JournalCheck | None:
         return None
     found = [record.body[CHECKS] for record in records if CHECKS in record.body]
     return JournalCheck.read(found[-1]) if found else None
-
-
-async def _lease(journal: Journal, owner: str, at: float) -> Lease:
-    body = {
-        "schema": RECORD_SCHEMA,
-        "graph": ENGINE,
-        "fingerprint": "",
-        "at": at,
-        "parent_run_id": None,
-        "conversation_id": None,
-    }
-    try:
-        return await journal.claim(CHECKS, owner)
-    except RunUnknown:
-        pass
-    try:
-        return await journal.create(CHECKS, owner, body)
-    except RunExists:
-        return await journal.claim(CHECKS, owner)

@@ -40,41 +40,30 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
     error = None
     if story.failure is not None:
         error, _ = restored_failure(story.failure, graph, story.run_id)
-    messages, verdict, answer = _conversation(story)
+    messages: Sequence[Message] = ()
+    verdict, answer = None, Response()
+    if story.context.keys() >= _OF_THE_LOOP:
+        ctx = context_of(story, loop_codec())
+        messages, verdict, answer = memory.conversation(ctx), ctx.verdict, ctx.response or answer
+    if verdict is None and isinstance(error, LimitReached | Refused):  # as in the result of the run itself
+        named = error.verdict
+        verdict = named if isinstance(named, Verdict) and named.guard in {*BUDGET_OF, *STALL_OF} else None
+    output = None
+    if outcome in ANSWERED:
+        output = ended["output"] if "output" in ended else messages[-1].text if messages else None
     return Result(
         run_id=story.run_id,
         outcome=outcome,
         reason=str(ended["reason"]),
-        output=_output(ended, messages) if outcome in ANSWERED else None,
+        output=output,
         messages=tuple(messages),
         usage=story.total,
         transitions=tuple(path_of(story.run_id, graph, records)[-_KEPT:]),
-        verdict=_refusal(error) if verdict is None else verdict,
+        verdict=verdict,
         error=error,
         finish_reason=answer.finish,
         vendor_finish_reason=answer.finish_reason,
     )
-
-
-def _conversation(story: Story) -> tuple[Sequence[Message], Verdict | None, Response]:
-    """Return the messages of an agent's run, the refusal that its context has, and its last answer."""
-    if not story.context.keys() >= _OF_THE_LOOP:
-        return (), None, Response()
-    ctx = context_of(story, loop_codec())
-    return memory.conversation(ctx), ctx.verdict, ctx.response or Response()
-
-
-def _output(ended: Any, messages: Sequence[Message]) -> Any:
-    if "output" in ended:
-        return ended["output"]
-    return messages[-1].text if messages else None
-
-
-def _refusal(error: Exception | None) -> Verdict | None:
-    """Return the limit that an error names, as in the result that the run itself returned."""
-    verdict = error.verdict if isinstance(error, LimitReached | Refused) else None
-    ours = isinstance(verdict, Verdict) and verdict.guard in {*BUDGET_OF, *STALL_OF}
-    return verdict if ours else None
 
 
 class RecordedTransition(NamedTuple):

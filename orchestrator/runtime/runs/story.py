@@ -68,7 +68,10 @@ def folded(visits: Sequence[StateVisit]) -> list[PathStep]:
             continue
         steps += _once(alone)
         alone = []
-        steps.append(_repeated(visits[at : at + length * times], length))
+        repeated = visits[at : at + length * times]
+        known = [[stay.seconds for stay in repeated[place::length]] for place in range(length)]
+        sums = tuple(sum(one for one in each if one is not None) for each in known)
+        steps.append(PathStep(tuple(stay.state for stay in repeated[:length]), times, sums))
         at += length * times
     return steps + _once(alone)
 
@@ -90,12 +93,6 @@ def _once(visits: Sequence[StateVisit]) -> list[PathStep]:
     if not visits:
         return []
     return [PathStep(tuple(stay.state for stay in visits), 1, tuple(stay.seconds for stay in visits))]
-
-
-def _repeated(visits: Sequence[StateVisit], length: int) -> PathStep:
-    known = [[stay.seconds for stay in visits[place::length]] for place in range(length)]
-    sums = tuple(sum(one for one in each if one is not None) for each in known)
-    return PathStep(tuple(stay.state for stay in visits[:length]), len(visits) // length, sums)
 
 
 Raw = Mapping[str, Any]
@@ -120,22 +117,18 @@ def spoken(
     calls: Sequence[Raw] = ()
     for raw, answer in zip(messages, answers, strict=True):
         if "done" in raw and "role" not in raw:
-            found.append(_result(str(raw["done"]), done, calls))
+            key = str(raw["done"])
+            body = done.get(key, {})
+            call = body.get("call") or _call(key, calls)
+            message: dict[str, Any] = {"role": "tool", "content": body.get("content", "")}
+            message |= {"tool_call_id": call.get("id", ""), "name": call.get("name", "")}
+            if body.get("outcome") not in RETURNED:
+                message["is_error"] = True
+            found.append(TranscriptEntry(message, done=body))
         else:
             calls = raw.get("tool_calls") or calls
             found.append(TranscriptEntry(raw, answer))
     return found
-
-
-def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> TranscriptEntry:
-    """Return the message that a finished call became."""
-    body = done.get(key, {})
-    call = body.get("call") or _call(key, calls)
-    message: dict[str, Any] = {"role": "tool", "content": body.get("content", "")}
-    message |= {"tool_call_id": call.get("id", ""), "name": call.get("name", "")}
-    if body.get("outcome") not in RETURNED:
-        message["is_error"] = True
-    return TranscriptEntry(message, done=body)
 
 
 def _call(key: str, calls: Sequence[Raw]) -> Raw:

@@ -102,18 +102,15 @@ class TimelineBuilder:
         """End what was under way at the last record: another process has the run at `at`."""
         self.close_state(self.at)
         self.stop_work()
-        self._lose(at)
-        self.mark(Lane.PROCESS, Kind.CRASH, "the process ended here or later")
-        self.span(Lane.PROCESS, Kind.DOWN, self.at, at, "no process")
-        self.state_since = at
-
-    def _lose(self, at: float) -> None:
         if self.asks_the_model:
             self.span(Lane.MODEL, Kind.LOST, self.at, at, "answer lost", turn=self.turn)
         for key, call in self.under_way.items():
             if call.lane is not Lane.PERSON:
                 self.span(call.lane, Kind.LOST, call.since, at, call.name, note="result not known")
                 self.under_way[key] = call._replace(since=at)
+        self.mark(Lane.PROCESS, Kind.CRASH, "the process ended here or later")
+        self.span(Lane.PROCESS, Kind.DOWN, self.at, at, "no process")
+        self.state_since = at
 
     @property
     def asks_the_model(self) -> bool:
@@ -144,21 +141,18 @@ class TimelineBuilder:
         elif orphaned:
             self.crash(now)
         else:
-            self._leave_open()
-
-    def _leave_open(self) -> None:
-        asks = self.asks_the_model and self.parked_since is None
-        if asks:
-            self.state_kind = Kind.MODEL
-            self.turns.append(TurnStart(self.turn, self.entered))
-            self.span(Lane.MODEL, Kind.MODEL, self.state_since, None, "", turn=self.turns[-1].turn)
-        for one in self.under_way.values():
-            self.span(one.lane, one.kind, one.since, None, one.name)
-        if self.process_since is not None:
-            self.span(Lane.PROCESS, Kind.WORK, self.process_since, None, self.process)
-        elif self.parked_since is not None:
-            self.span(Lane.PROCESS, Kind.IDLE, self.parked_since, None, f"parked: {self.parked_for}")
-        self.close_state(None)
+            asks = self.asks_the_model and self.parked_since is None
+            if asks:
+                self.state_kind = Kind.MODEL
+                self.turns.append(TurnStart(self.turn, self.entered))
+                self.span(Lane.MODEL, Kind.MODEL, self.state_since, None, "", turn=self.turns[-1].turn)
+            for one in self.under_way.values():
+                self.span(one.lane, one.kind, one.since, None, one.name)
+            if self.process_since is not None:
+                self.span(Lane.PROCESS, Kind.WORK, self.process_since, None, self.process)
+            elif self.parked_since is not None:
+                self.span(Lane.PROCESS, Kind.IDLE, self.parked_since, None, f"parked: {self.parked_for}")
+            self.close_state(None)
 
     def add_children(self, children: Iterable[RunHead]) -> None:
         """Add child runs that are not calls of this run."""

@@ -232,7 +232,24 @@ class CheckpointManager:
     async def load(self, *, observers: Iterable[Observer] | None = None) -> OrchestrationStateMachine | None:
         """Load the machine from inside an event loop without blocking it."""
         whole = await self._with(self._load)
-        return None if whole is None else _machine(whole, observers, self._clock)
+        if whole is None:
+            return None
+        machine = OrchestrationStateMachine(
+            whole["max_iterations"],
+            max_refinements=whole["max_refinements"],
+            observers=observers,
+            run_id=whole["run_id"],
+            clock=self._clock,
+        )
+        machine.restore(
+            [_transition(row) for row in whole["history"]],
+            state=OrchestrationState(whole["current_state"]),
+            iterations=whole["iteration_count"],
+            refinements=whole["refinement_count"],
+            iterations_set=whole["iterations_set"],
+            assigned=[(position, OrchestrationState(state)) for position, state in whole["assigned"]],
+        )
+        return machine
 
     async def _with(self, work: Callable[[Journal], Coroutine[Any, Any, T]]) -> T:
         if not isinstance(self._journal, str | Path):
@@ -350,27 +367,6 @@ def _transition(row: Mapping[str, Any]) -> StateTransition:
         duration_seconds=float(row["duration_seconds"]),
         tokens_consumed=int(row["tokens_consumed"]),
     )
-
-
-def _machine(
-    whole: Mapping[str, Any], observers: Iterable[Observer] | None, clock: Clock
-) -> OrchestrationStateMachine:
-    machine = OrchestrationStateMachine(
-        whole["max_iterations"],
-        max_refinements=whole["max_refinements"],
-        observers=observers,
-        run_id=whole["run_id"],
-        clock=clock,
-    )
-    machine.restore(
-        [_transition(row) for row in whole["history"]],
-        state=OrchestrationState(whole["current_state"]),
-        iterations=whole["iteration_count"],
-        refinements=whole["refinement_count"],
-        iterations_set=whole["iterations_set"],
-        assigned=[(position, OrchestrationState(state)) for position, state in whole["assigned"]],
-    )
-    return machine
 
 
 def _checksum(whole: Mapping[str, Any]) -> str:

@@ -225,37 +225,31 @@ class RunMetrics:
             "--- State Visit Counts ---",
         ]
         lines += [f"  {state}: {count}" for state, count in sorted(totals["state_visits"].items())]
-        return "\n".join([*lines, *self._bottleneck_lines(), *self._pattern_lines()])
-
-    def _bottleneck_lines(self) -> list[str]:
         found = self.bottlenecks()
         slowest, hungriest = found["slowest_state"], found["highest_token_state"]
-        if slowest is None or hungriest is None:
-            return []
-        return [
-            "",
-            "--- Bottleneck Analysis ---",
-            f"Slowest State: {slowest['state']}",
-            f"  Avg Duration: {slowest['avg_duration_seconds']:.2f}s",
-            f"  Total Duration: {slowest['total_duration_seconds']:.2f}s",
-            f"  Visits: {slowest['visit_count']}",
-            "",
-            f"Highest Token State: {hungriest['state']}",
-            f"  Avg Tokens: {hungriest['avg_tokens']:.0f}",
-            f"  Total Tokens: {hungriest['total_tokens']:,}",
-            f"  Visits: {hungriest['visit_count']}",
-        ]
-
-    def _pattern_lines(self) -> list[str]:
+        if slowest is not None and hungriest is not None:
+            lines += [
+                "",
+                "--- Bottleneck Analysis ---",
+                f"Slowest State: {slowest['state']}",
+                f"  Avg Duration: {slowest['avg_duration_seconds']:.2f}s",
+                f"  Total Duration: {slowest['total_duration_seconds']:.2f}s",
+                f"  Visits: {slowest['visit_count']}",
+                "",
+                f"Highest Token State: {hungriest['state']}",
+                f"  Avg Tokens: {hungriest['avg_tokens']:.0f}",
+                f"  Total Tokens: {hungriest['total_tokens']:,}",
+                f"  Visits: {hungriest['visit_count']}",
+            ]
         edges = self.edges()
-        if edges["most_common_transition"] is None:
-            return []
-        return [
-            "",
-            "--- Transition Patterns ---",
-            f"Most Common: {edges['most_common_transition']} ({edges['most_common_count']}x)",
-            f"Unique Transitions: {edges['unique_transitions']}",
-        ]
+        if edges["most_common_transition"] is not None:
+            lines += [
+                "",
+                "--- Transition Patterns ---",
+                f"Most Common: {edges['most_common_transition']} ({edges['most_common_count']}x)",
+                f"Unique Transitions: {edges['unique_transitions']}",
+            ]
+        return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON types, with every state and every transition."""
