@@ -114,17 +114,6 @@ class Source:
                         return value
         return None
 
-    def class_of(self, name: str) -> ast.ClassDef | None:
-        """Return the class of a name."""
-        return next(
-            (one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == name), None
-        )
-
-    def last_import(self) -> ast.stmt | None:
-        """Return the last import of the module."""
-        found = [one for one in self.tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
-        return found[-1] if found else None
-
     def functions(self) -> set[str]:
         """Return the names of the functions of the module."""
         return {one.name for one in self.tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -217,12 +206,13 @@ class Project:
         part_name(name, "tool")
         package = f"{self.package}/tools"
         listing = self._source(f"{package}/__init__.py")
-        tools, last = listing.assigned("TOOLS"), listing.last_import()
-        if tools is None or last is None:
+        tools = listing.assigned("TOOLS")
+        imports = [one for one in listing.tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
+        if tools is None or not imports:
             raise ConfigError(
                 f"{listing.where} has no import and no tuple TOOLS to which the tool could be added"
             )
-        listing.insert_after(last, f"\nfrom {self.package}.tools.{name} import {name}")
+        listing.insert_after(imports[-1], f"\nfrom {self.package}.tools.{name} import {name}")
         listing.append(tools, name)
         new = {f"{package}/{name}.py": "tool.py", f"tests/test_{name}.py": "test_tool.py"}
         return self._write(self._made(new, name=name), {listing.where: listing.edited()})
@@ -259,7 +249,12 @@ class Project:
             raise ConfigError(
                 f"a state cannot be called {name!r}: enter_{name} is the general hook of all states"
             )
-        chosen = self._machine(machine)
+        known = self.machines
+        if machine is None and len(known) != 1:
+            raise ConfigError(f"name the machine with --machine: {', '.join(known) or 'there is none'}")
+        if machine is not None and machine not in known:
+            raise ConfigError(f"there is no machine {machine!r}; known: {', '.join(known) or 'none'}")
+        chosen = machine or known[0]
         table = self._source(f"{self.package}/machines/{chosen}.py")
         _put_state(table, name)
         hooks = self._source(f"{self.package}/callbacks/{chosen}.py")
@@ -271,14 +266,6 @@ class Project:
         return self._write(test, {table.where: table.edited(), hooks.where: text})
 
     # ---- files ----
-
-    def _machine(self, given: str | None) -> str:
-        known = self.machines
-        if given is None and len(known) != 1:
-            raise ConfigError(f"name the machine with --machine: {', '.join(known) or 'there is none'}")
-        if given is not None and given not in known:
-            raise ConfigError(f"there is no machine {given!r}; known: {', '.join(known) or 'none'}")
-        return given or known[0]
 
     def _source(self, path: str) -> Source:
         return Source((self.folder / path).read_text(encoding="utf-8"), path)
@@ -312,7 +299,12 @@ def _put_state(table: Source, name: str) -> None:
             "add it to the table by hand"
         )
     inherited = [str(state) for state in LLM_LOOP.states] if table.uses("LLM_LOOP") else []
-    if name in inherited or any(name in (edge.dest, *_sources(edge)) for edge in edges):
+    known = {*inherited, *(edge.dest for edge in edges)}
+    for edge in edges:  # the states from which they lead
+        sources = edge.node.args[1]
+        for one in sources.elts if isinstance(sources, ast.Tuple | ast.List) else [sources]:
+            known.add(str(one.value) if isinstance(one, ast.Constant) else getattr(one, "attr", "").lower())
+    if name in known:
         raise ConfigError(f"{table.where} has a state {name!r} already; choose another name")
     end, dest = path[-1], path[-1].node.args[2]
     former = table.text_of(dest)
@@ -329,8 +321,8 @@ def _declare(table: Source, like: ast.expr, keyword: str, name: str) -> str:
     """Declare a state or an event in the way of another one, and return its spelling in the table."""
     if isinstance(like, ast.Attribute):
         enum = table.text_of(like.value)
-        found = table.class_of(enum)
-        if found is None:
+        classes = (one for one in table.tree.body if isinstance(one, ast.ClassDef) and one.name == enum)
+        if (found := next(classes, None)) is None:
             raise ConfigError(f"{table.where} has no class {enum}; add {name!r} to the table by hand")
         table.insert_after(found.body[-1], f'\n    {name.upper()} = "{name}"')
         return f"{enum}.{name.upper()}"
@@ -339,12 +331,3 @@ def _declare(table: Source, like: ast.expr, keyword: str, name: str) -> str:
         raise ConfigError(f"{table.where} has no list {keyword}=; add {name!r} to the table by hand")
     table.append(listed, f'"{name}"')
     return f'"{name}"'
-
-
-def _sources(edge: EdgeCall) -> list[str]:
-    """Return the states from which an edge leads."""
-    node = edge.node.args[1]
-    given = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-    return [
-        str(one.value) if isinstance(one, ast.Constant) else getattr(one, "attr", "").lower() for one in given
-    ]

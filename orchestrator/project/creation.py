@@ -44,7 +44,12 @@ def project_name(name: str) -> str:
             f"{name!r} is the name of a folder of every project; other names than these are allowed: "
             f"{', '.join(_FOLDERS)}"
         )
-    if _is_installed(package):
+    try:
+        found = find_spec(package)
+        is_taken = found is not None and found.origin is not None  # a folder without code is no module
+    except (ImportError, ValueError):
+        is_taken = True
+    if is_taken:
         raise ConfigError(
             f"{package!r} is a module of Python or of an installed package; choose another name"
         )
@@ -76,15 +81,6 @@ def _check(name: str, kind: str, form: re.Pattern[str], allowed: str) -> None:
         raise ConfigError(f"{name!r} is a keyword of Python and cannot name {kind}; choose another name")
 
 
-def _is_installed(package: str) -> bool:
-    """Whether a module of that name exists. A folder without code, such as an empty one, is none."""
-    try:
-        found = find_spec(package)
-    except (ImportError, ValueError):
-        return True
-    return found is not None and found.origin is not None
-
-
 # ---- templates ----
 
 
@@ -92,11 +88,6 @@ SUFFIX = ".template"
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 _HIDDEN = ("gitignore", "dockerignore", "env")
 """Files whose name begins with a dot in the project; builds leave such files out of a wheel at times."""
-
-
-def project_files(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return path -> text of every file of a new project."""
-    return dict(sorted(_files(_folder("project"), "", fields)))
 
 
 def addition(name: str, fields: Mapping[str, str]) -> str:
@@ -168,7 +159,8 @@ def create_project(name: str, parent: Path, complete: Callable[[Path], None] = l
     _check_free(folder)
     package = package_of(name)
     fields = {"name": name, "package": package, "variable": package.upper()}
-    texts = project_files({**fields, "token": secrets.token_urlsafe(32)})
+    fields["token"] = secrets.token_urlsafe(32)
+    texts = dict(sorted(_files(_folder("project"), "", fields)))
     staged = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     try:
         for path, text in texts.items():
