@@ -333,17 +333,6 @@ _EXPLAINED = {
 }
 
 
-@dataclass(slots=True)
-class DrillReport:
-    """The findings of a drill. `health` is None if the backup cannot be restored, `lost` if nothing was compared."""
-
-    backup: Address
-    live: Address | None
-    health: SqliteHealth | ServerHealth | None = None
-    lost: JournalDifference | None = None
-    problems: list[str] = field(default_factory=list)
-
-
 def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> int:
     """Check a backup by restoring it, and compare it with the live journal, if there is one.
 
@@ -352,10 +341,34 @@ def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> in
     """
     if isinstance(backup, Path) and not backup.is_file():
         raise ConfigError(f"there is no backup {backup}: name a file that `orchestrator runs backup` wrote")
-    live = journal_file(journal)
-    found = DrillReport(backup, live if not isinstance(live, Path) or live.is_file() else None)
-    if found.live is None and journal is not None:
-        raise ConfigError(f"there is no journal {live} to compare with: leave --journal out, or name another")
+    live: Address | None = journal_file(journal)
+    if isinstance(live, Path) and not live.is_file():
+        if journal is not None:
+            raise ConfigError(
+                f"there is no journal {live} to compare with: leave --journal out, or name another"
+            )
+        live = None
+    health: SqliteHealth | ServerHealth | None = None
+    lost: JournalDifference | None = None
+    problems: list[str] = []
+
+    async def examine(restored: StoredJournal) -> None:
+        nonlocal health, lost
+        async with restored:
+            health = await restored.check()
+            problems.extend(health.problems)
+            if live is None:
+                return
+            try:
+                async with journal_at(live, only_reads=True) as opened:
+                    lost = await difference(restored, opened)
+            except JournalError as error:
+                problems.append(f"the live journal cannot be compared: {error}")
+                return
+        problems.extend(lost.problems)
+        problems.extend(f"run {run.run_id} {_EXPLAINED['diverged']}" for run in lost.of("diverged"))
+        problems.extend(f"run {run.run_id} {_EXPLAINED['damaged']}: {run.why}" for run in lost.of("damaged"))
+
     with contextlib.ExitStack() as scratch:
         try:
             if isinstance(backup, Path):
@@ -364,88 +377,62 @@ def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> in
                 SqliteJournal.restore(backup, Path(folder) / "journal.db")
             else:
                 restored = journal_at(backup, only_reads=True)
-            asyncio.run(_drill(found, restored))
+            asyncio.run(examine(restored))
         except JournalError as error:
-            found.problems.append(str(error))
+            problems.append(str(error))
         if json:
-            say_json(_plain_drill(found))
+            data: dict[str, Any] = {
+                "backup": str(backup),
+                "live": None if live is None else str(live),
+                "ok": not problems,
+                "problems": problems,
+            }
+            data |= _plain_health(health, ("runs", "records"))
+            say_json(data | _plain_difference(lost))
         else:
-            for line in _drill_lines(found):
+            for line in _drill_lines(backup, live, health, lost):
                 say(line)
-    return Exit.FAILED if found.problems else Exit.COMPLETED
+            for line in judged(problems, "the backup can be restored"):
+                say(line)
+    return Exit.FAILED if problems else Exit.COMPLETED
 
 
-async def _drill(found: DrillReport, restored: StoredJournal) -> None:
-    async with restored:
-        found.health = await restored.check()
-        found.problems += found.health.problems
-        if found.live is None:
-            return
-        try:
-            async with journal_at(found.live, only_reads=True) as live:
-                found.lost = await difference(restored, live)
-        except JournalError as error:
-            found.problems.append(f"the live journal cannot be compared: {error}")
-            return
-    found.problems += found.lost.problems
-    found.problems += [f"run {run.run_id} {_EXPLAINED['diverged']}" for run in found.lost.of("diverged")]
-    found.problems += [
-        f"run {run.run_id} {_EXPLAINED['damaged']}: {run.why}" for run in found.lost.of("damaged")
-    ]
+def _plain_difference(lost: JournalDifference | None) -> dict[str, Any]:
+    if lost is None:
+        return {}
+    counts = {"runs": len(lost.of("missing")), "records": lost.records, "requests": lost.requests}
+    return {"lost": counts, "differences": [asdict(run) for run in lost.runs]}
 
 
-def _drill_lines(found: DrillReport) -> Iterator[str]:
-    yield heading(f"backup {found.backup}")
-    health, lost = found.health, found.lost
+def _drill_lines(
+    backup: Address,
+    live: Address | None,
+    health: SqliteHealth | ServerHealth | None,
+    lost: JournalDifference | None,
+) -> Iterator[str]:
+    yield heading(f"backup {backup}")
     if health is not None:
         state = "every chain proved" if health.ok else "not everything could be proved"
         yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
         yield from open_runs(health)
-    if lost is not None:
-        yield ""
-        yield heading(f"against the live journal {found.live}")
-        if not lost.runs:
-            yield "  nothing would be lost"
-        else:
-            yield (
-                f"  a restore would lose {many(len(lost.of('missing')), 'run')}, {many(lost.records, 'record')} and "
-                f"{many(lost.requests, 'request')} in all"
-            )
-            if removed := len(lost.of("removed")):
-                yield f"  a restore would bring back {many(removed, 'run')} that the live journal has removed"
-            rows = [
-                (
-                    run.run_id,
-                    run.graph,
-                    run.status,
-                    _EXPLAINED[run.state],
-                    f"{run.records:,}",
-                    f"{run.requests:,}",
-                )
-                for run in lost.runs
-            ]
-            names = ("run", "graph", "status", "in the backup", "records lost", "requests lost")
-            yield from table(names, rows, right=names[-2:])
-    elif found.live is None and health is not None:
-        yield "  there is no live journal to compare it with"
-    yield from judged(found.problems, "the backup can be restored")
-
-
-def _plain_drill(found: DrillReport) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "backup": str(found.backup),
-        "live": None if found.live is None else str(found.live),
-        "ok": not found.problems,
-        "problems": found.problems,
-    }
-    if found.health is not None:
-        opened = [head_json(head) for head in not_ended(found.health)]
-        data |= {"runs": found.health.runs, "records": found.health.records, "open": opened}
-    if found.lost is not None:
-        data["lost"] = {
-            "runs": len(found.lost.of("missing")),
-            "records": found.lost.records,
-            "requests": found.lost.requests,
-        }
-        data["differences"] = [asdict(run) for run in found.lost.runs]
-    return data
+        if live is None:
+            yield "  there is no live journal to compare it with"
+    if lost is None:
+        return
+    yield ""
+    yield heading(f"against the live journal {live}")
+    if not lost.runs:
+        yield "  nothing would be lost"
+        return
+    yield (
+        f"  a restore would lose {many(len(lost.of('missing')), 'run')}, {many(lost.records, 'record')} and "
+        f"{many(lost.requests, 'request')} in all"
+    )
+    if removed := len(lost.of("removed")):
+        yield f"  a restore would bring back {many(removed, 'run')} that the live journal has removed"
+    rows = [
+        (run.run_id, run.graph, run.status, _EXPLAINED[run.state], f"{run.records:,}", f"{run.requests:,}")
+        for run in lost.runs
+    ]
+    names = ("run", "graph", "status", "in the backup", "records lost", "requests lost")
+    yield from table(names, rows, right=names[-2:])
