@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from orchestrator import Agent, ToolCall, tool
 from orchestrator.cli.ops import whole
 from orchestrator.cli.shipped import SHIPPED
-from orchestrator.kernel.diagram import mermaid
-from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.graph import Graph, mermaid
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.rule import ALERT_PREFIX, Profile

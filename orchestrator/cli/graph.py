@@ -20,8 +20,7 @@ from orchestrator.cli.spread import spread, spread_options
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.svg import svg
 from orchestrator.errors import ConfigError, GraphError
-from orchestrator.kernel.diagram import FORMATS
-from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.graph import FORMATS, Graph
 from orchestrator.runtime.runs.story import Story, path_marks, run_marks
 from orchestrator.telemetry.history import History
 

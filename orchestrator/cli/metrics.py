@@ -26,8 +26,7 @@ from orchestrator.errors import ConfigError, Corrupt, RunError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
-from orchestrator.kernel.journal import ENGINE, RunHead
+from orchestrator.kernel.journal import ENGINE, ORPHANED, PARKED, RUNNING, RunHead
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.exposition.batch import Batch
 from orchestrator.telemetry.exposition.server import serve_metrics

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from orchestrator.drawing.element import escaped
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.svg import svg
-from orchestrator.kernel.diagram import DRAWINGS
-from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.graph import DRAWINGS, Graph
 
 LONGEST = 4_000
 """Characters of a value that are shown."""

@@ -27,7 +27,7 @@ Draining an engine: runs that can end in time end, the others are left in the jo
 3. The remaining runs are asked to pause before their next step, with the reason `shutdown`, and get SETTLE seconds.
 4. Runs that are still inside a step are interrupted. Recovery treats them like runs after a crash, by the effects of
    their tools. Runs that wait are left as they are. A tool that ignores its cancellation is abandoned after the run's
-   `cancel_seconds` (kernel/abandonment.py). An unavailable journal server is not waited for: a supervisor would not
+   `cancel_seconds` (kernel/cancellation.py). An unavailable journal server is not waited for: a supervisor would not
    wait for it either.
 
 A later drain may shorten step 2, or steps 2 and 3, while they last.
@@ -61,9 +61,9 @@ from orchestrator.errors import (
     RunUnknown,
     Suspended,
 )
+from orchestrator.kernel.cancellation import running_loop
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Follower
-from orchestrator.kernel.thread import running_loop
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.run_stream import RunStream

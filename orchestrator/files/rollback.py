@@ -29,8 +29,8 @@ from orchestrator.errors import Fenced, StoreDown
 from orchestrator.files import atomic as files
 from orchestrator.files.atomic import FileSnapshot, Hook, Owner, StagedWrite, silent
 from orchestrator.files.path_safety import ODD, FileRefused, inside, make_folder, remove_folder
+from orchestrator.kernel.cancellation import in_thread
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, write_records
-from orchestrator.kernel.thread import in_thread
 
 # ---- changes as data ----
 #

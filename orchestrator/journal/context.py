@@ -279,7 +279,7 @@ class _Saved:
 
 
 class ContextCodec(Generic[C]):
-    """A `kernel.codec.Codec` for contexts of one dataclass.
+    """A `kernel.writer.Codec` for contexts of one dataclass.
 
     Args:
         kind: The dataclass.

@@ -32,17 +32,20 @@ from orchestrator.journal.codec import (
     verified_blob,
 )
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts, process_identity
 from orchestrator.kernel.journal import (
     ENGINE,
     NO_HASH,
     Draft,
+    HeadCounts,
+    HeadRow,
     Lease,
     Posted,
     Record,
     RunConditions,
     RunCounts,
     RunHead,
+    merged_counts,
+    process_identity,
 )
 
 NO_TAGS: Final[Mapping[str, str]] = {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.run import Run as Run
     from orchestrator.kernel.typed import ContextInUse as ContextInUse
     from orchestrator.kernel.typed import StateMachine as StateMachine
-    from orchestrator.kernel.typed_machine import UnhandledEventError as UnhandledEventError
+    from orchestrator.kernel.typed import UnhandledEventError as UnhandledEventError
 
 _HOME = {
     "ContextInUse": "typed",
@@ -30,7 +30,7 @@ _HOME = {
     "Outcome": "outcome",
     "Run": "run",
     "StateMachine": "typed",
-    "UnhandledEventError": "typed_machine",
+    "UnhandledEventError": "typed",
     "bind": "machine",
     "bounding": "graph",
 }

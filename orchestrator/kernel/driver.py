@@ -23,19 +23,17 @@ from orchestrator.errors import (
     RunExists,
     StateTimeout,
 )
-from orchestrator.kernel.cancel_scope import CallerScope, CancelScope
+from orchestrator.kernel.cancellation import CallerScope, CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
-from orchestrator.kernel.codec import Codec
-from orchestrator.kernel.finalizer import RunFinalizer
 from orchestrator.kernel.journal import JournalWriter, owner_name
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import AdmissionRejected, Fact, Observer, TableRejected
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.suspension import ConcurrencyLimiter, HookServices, Park
+from orchestrator.kernel.suspension import ConcurrencyLimiter, HookServices, Park, RunFinalizer
 from orchestrator.kernel.transition_executor import TransitionExecutor
-from orchestrator.kernel.writer import Writer
+from orchestrator.kernel.writer import Codec, Writer
 
 INVALID_TABLE = "invalid_table"
 """Reason of runs that are parked, or refused, because a change left an invalid table."""

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
-from orchestrator.kernel.abandonment import host_function
+from orchestrator.kernel.cancellation import host_function
 from orchestrator.kernel.lint import LintProblem, LintRule, is_async
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from orchestrator.errors import (
     StateTimeout,
     UnknownEvent,
 )
-from orchestrator.kernel.call import around
 from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.machine import CompiledTransition, MachineCondition
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
     FACTS,
@@ -31,9 +31,9 @@ from orchestrator.kernel.record import (
     RunCompleted,
     RunParked,
     RunStarted,
+    around,
 )
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import CompiledTransition, MachineCondition
 
 
 class Reporter:

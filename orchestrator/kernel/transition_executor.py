@@ -12,14 +12,13 @@ from transitions import MachineError
 
 from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
 from orchestrator.kernel.clock import WHOLE, Clock
-from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
+from orchestrator.kernel.machine import CompiledTransition
 from orchestrator.kernel.record import GuardEvaluated, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import CompiledTransition
-from orchestrator.kernel.writer import Writer
+from orchestrator.kernel.writer import Writer, error_body
 from orchestrator_guards.evaluation import foreign_row, row_of
 from orchestrator_guards.verdict import GUARD_NAMES, Verdict
 

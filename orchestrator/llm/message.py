@@ -13,7 +13,7 @@ from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part 
 from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
 
 if TYPE_CHECKING:
-    from orchestrator.kernel.time_limit import TimeLimit
+    from orchestrator.kernel.cancellation import TimeLimit
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Content: TypeAlias = str | list[dict[str, Any]] | None

@@ -47,9 +47,9 @@ from typing import Any, Protocol, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown
+from orchestrator.kernel.cancellation import in_thread
 from orchestrator.kernel.journal import NOTIFIED, Journal, Posted, RunHead
 from orchestrator.kernel.record import Fact, RunParked
-from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.question import Question

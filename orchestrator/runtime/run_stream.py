@@ -38,9 +38,9 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from orchestrator.errors import RunError, Suspended
+from orchestrator.kernel.cancellation import running_loop
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import Follower, RecordsWritten
-from orchestrator.kernel.thread import running_loop
 from orchestrator.llm.run_event import RunEvent, RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored

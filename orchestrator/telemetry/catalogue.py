@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 
 from orchestrator.errors import ERROR_KINDS
-from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
+from orchestrator.kernel.journal import ORPHANED, PARKED, RUNNING
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     ABANDONED_KINDS,

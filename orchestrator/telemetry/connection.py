@@ -12,7 +12,7 @@ from orchestrator.telemetry.head_gauge import file_bytes
 from orchestrator.telemetry.log import TransitionLog
 
 if TYPE_CHECKING:
-    from orchestrator.kernel.head_count import CountableJournal
+    from orchestrator.kernel.journal import CountableJournal
     from orchestrator.telemetry.metrics import Metrics
 
 

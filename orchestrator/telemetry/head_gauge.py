@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from orchestrator.kernel.head_count import PARKED, CountableJournal, HeadCount, HeadCounts
+from orchestrator.kernel.journal import PARKED, CountableJournal, HeadCount, HeadCounts
 from orchestrator.telemetry.catalogue import NOT_PARKED, PARKINGS
 from orchestrator.telemetry.labels import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
 

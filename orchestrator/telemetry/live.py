@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
-from orchestrator.kernel.abandonment import driven_by
+from orchestrator.kernel.cancellation import driven_by
 from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted, Transition
 
 Key: TypeAlias = tuple[str, str]

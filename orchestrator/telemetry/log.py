@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union, cast
 
 from orchestrator.kernel.clock import WHOLE, micros
-from orchestrator.kernel.codec import raised_at
 from orchestrator.kernel.record import (
     BudgetChecked,
     EventFailed,
@@ -43,6 +42,7 @@ from orchestrator.kernel.record import (
     WorkAbandoned,
 )
 from orchestrator.kernel.redaction import scrub
+from orchestrator.kernel.writer import raised_at
 from orchestrator.llm.finish_reason import finish_word
 from orchestrator.telemetry.line import (
     KEYS,

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, DeadlineExceeded, LimitReached
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.head_count import CountableJournal
+from orchestrator.kernel.journal import CountableJournal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     FAILURES,

@@ -46,8 +46,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.kernel.call import Call
 from orchestrator.kernel.record import (
+    Call,
     EventFailed,
     Fact,
     LLMCall,

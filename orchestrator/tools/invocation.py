@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.kernel.abandonment import host_call
-from orchestrator.kernel.thread import in_thread
+from orchestrator.kernel.cancellation import host_call, in_thread
 from orchestrator.tools.context import ToolContext
 from orchestrator.tools.result import explain
 from orchestrator.tools.spec import ToolSpec

@@ -13,8 +13,8 @@ import orjson
 from pydantic_core import to_json, to_jsonable_python
 
 from orchestrator.errors import ModelRetry, ResultUnreadable
+from orchestrator.kernel.cancellation import TimeLimitPassed
 from orchestrator.kernel.redaction import scrub
-from orchestrator.kernel.time_limit import TimeLimitPassed
 from orchestrator.kernel.value import value
 from orchestrator.llm.content_part import described, returned_parts
 from orchestrator.llm.message import Message, ToolCall, encodable

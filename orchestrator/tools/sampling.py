@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestrator.kernel.time_limit import TimeLimit
+from orchestrator.kernel.cancellation import TimeLimit
 from orchestrator.llm.message import Message, Response
 
 

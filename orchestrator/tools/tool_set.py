@@ -18,9 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeAlias, cast
 
 from orchestrator.errors import ConfigError, ModelRetry, ResultUnreadable, RunError
-from orchestrator.kernel.abandonment import AbandonableTask, here, until_ended
-from orchestrator.kernel.cancel_scope import cancel_requests
-from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
+from orchestrator.kernel.cancellation import (
+    AbandonableTask,
+    TimeLimit,
+    TimeLimitPassed,
+    cancel_requests,
+    here,
+    limited,
+    until_ended,
+)
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.argument import canonical_text, exact_arguments

@@ -18,13 +18,13 @@ from typing import Any
 import transitions
 from prometheus_client import CollectorRegistry
 
+from orchestrator.kernel.cancellation import at_once
 from orchestrator.kernel.clock import SystemClock
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer, RunStarted, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.thread import at_once
 from orchestrator.kernel.transition_executor import TransitionExecutor
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.log import TransitionLog

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.drawing.layout import layout
 from orchestrator.drawing.svg import svg
-from orchestrator.kernel.diagram import FORMATS
+from orchestrator.kernel.graph import FORMATS
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from tests.cli.recorded import JOURNAL, Call, Tape, record

@@ -22,7 +22,7 @@ from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.trust.consent import command_trust, project_settings
-from orchestrator.kernel.diagram import mermaid
+from orchestrator.kernel.graph import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphLimits

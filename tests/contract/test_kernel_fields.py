@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.kernel.run import Run
-from orchestrator.kernel.run_parts import Control, Cursor, PendingWrites
+from orchestrator.kernel.run import Control, Cursor, PendingWrites, Run
 from tests.contract.syntax import nodes
 from tests.contract.test_layers import ROOT, modules
 

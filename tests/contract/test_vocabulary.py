@@ -181,8 +181,8 @@ def test_a_planted_word_is_found(source: str) -> None:
 
 CONCEPTS = {
     "graph": "kernel/graph.py", "machine": "kernel/machine.py", "run": "kernel/run.py", "driver": "kernel/driver.py",
-    "transition executor": "kernel/transition_executor.py", "finalizer": "kernel/finalizer.py",
-    "suspension": "kernel/suspension.py", "mailbox": "kernel/mailbox.py", "cancel scope": "kernel/cancel_scope.py",
+    "transition executor": "kernel/transition_executor.py", "suspension": "kernel/suspension.py",
+    "mailbox": "kernel/mailbox.py", "cancellation": "kernel/cancellation.py",
     "outcome": "kernel/outcome.py", "lint": "kernel/lint.py", "hooks": "kernel/hooks.py",
     "message": "llm/message.py", "usage": "llm/usage.py", "retry": "llm/retry.py",
     "structured output": "llm/structured_output.py", "json schema": "llm/json_schema.py",

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
+from orchestrator.kernel.journal import ORPHANED, PARKED, RUNNING
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS
 from orchestrator.ops.recording import SHARED, SLO, of_graphs

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.kernel.diagram import dot, mermaid
-from orchestrator.kernel.graph import Edge, Graph, enum_of
+from orchestrator.kernel.graph import Edge, Graph, dot, enum_of, mermaid
 from tests.node import NODE, node_modules
 
 NAMES = (

@@ -10,8 +10,7 @@ import pytest
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.drawing.svg import svg
 from orchestrator.errors import GraphError
-from orchestrator.kernel.diagram import FORMATS, dot, mermaid
-from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.graph import FORMATS, Graph, dot, mermaid
 from tests.drawing.named_graph import NAMES, Shown, named_graph, shown
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import LLM_LOOP, Agent, StateMachine, tool
 from orchestrator.cli.shipped import HOOKS
-from orchestrator.kernel.diagram import table
+from orchestrator.kernel.graph import table
 from orchestrator.kernel.machine import Machine
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.service.runtime import in_notebook

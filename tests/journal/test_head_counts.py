@@ -14,8 +14,7 @@ from orchestrator.errors import Corrupt, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.head_count import HeadCount, process_identity
-from orchestrator.kernel.journal import Draft, Lease, write_records
+from orchestrator.kernel.journal import Draft, HeadCount, Lease, process_identity, write_records
 from orchestrator.testing.journal_contract import BODY
 
 Open = Callable[[], Any]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestrator.kernel.diagram import FORMATS
+from orchestrator.kernel.graph import FORMATS
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from tests.kernel.toy import TOY
 

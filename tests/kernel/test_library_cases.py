@@ -12,9 +12,8 @@ from transitions.core import listify
 from orchestrator.errors import GraphError, InTransition, InvalidEvent, UnknownEvent
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.machine import Machine, MachineTransition
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import MachineTransition
 from tests.kernel.toy import TOY, Context, E, ToyRun, hooks, machine, new_run, rig
 
 

@@ -13,8 +13,7 @@ import transitions
 from orchestrator.errors import InvalidEvent, RunError, UnknownEvent
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
-from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.table import CompiledTransition
+from orchestrator.kernel.machine import CompiledTransition, Machine
 from tests.kernel.toy import TOY, E, S, ToyRun, machine, new_run, nothing, rig
 
 # ---- transitions ----

@@ -22,8 +22,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed import StateMachine
-from orchestrator.kernel.typed_machine import TypedMachine, UnhandledEventError
+from orchestrator.kernel.typed import StateMachine, TypedMachine, UnhandledEventError
 from orchestrator.telemetry.history import History
 from orchestrator_guards import Verdict
 from tests.kernel.typed_toy import (

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.abandonment import AbandonableTask
+from orchestrator.kernel.cancellation import AbandonableTask
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect

@@ -22,7 +22,7 @@ from orchestrator import (
     StateMachine,
     build_code_mode_machine,
 )
-from orchestrator.kernel.thread import at_once
+from orchestrator.kernel.cancellation import at_once
 from orchestrator.machines.rlm.reply import code_blocks, final_answer
 from orchestrator.testing import ScriptedLLM
 

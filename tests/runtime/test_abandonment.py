@@ -24,7 +24,7 @@ from orchestrator.engines import local_engine
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import AnswerRefused, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.abandonment import abandoned_work
+from orchestrator.kernel.cancellation import abandoned_work
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall, RunCompleted, ToolExecution, WorkAbandoned
 from orchestrator.llm.message import Message, Request

@@ -22,7 +22,7 @@ import pytest
 from orchestrator import Agent, Limits, LocalEngine, MemoryJournal, Runtime, SqliteJournal
 from orchestrator.approval import Approval
 from orchestrator.kernel import clock as clock_module
-from orchestrator.kernel.abandonment import abandoned_work
+from orchestrator.kernel.cancellation import abandoned_work
 from orchestrator.llm.message import Request
 from orchestrator.machines.approval.plan import PlanDraft, PlanRequest
 from orchestrator.machines.pipeline.model import StageRequest

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator import MemoryJournal
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, limited
 from orchestrator.kernel.record import LLMCall, ToolExecution
-from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
 from orchestrator.llm.message import Request
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator import Agent, MemoryJournal, SqliteJournal
-from orchestrator.kernel.head_count import PARKED, RUNNING, HeadCount, HeadCounts
-from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.journal import PARKED, RUNNING, Draft, HeadCount, HeadCounts
 from orchestrator.telemetry.head_gauge import HeadGauges, JournalReader, Values
 from orchestrator.telemetry.labels import CAPS
 from orchestrator.telemetry.metrics import Metrics

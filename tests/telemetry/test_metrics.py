@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
 from orchestrator.kernel.graph import Edge
-from orchestrator.kernel.head_count import HeadCount, HeadCounts
+from orchestrator.kernel.journal import HeadCount, HeadCounts
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.record import (

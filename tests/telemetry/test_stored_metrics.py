@@ -6,7 +6,7 @@ import platform
 from collections import Counter
 from importlib.metadata import version
 
-from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING, HeadCount, HeadCounts
+from orchestrator.kernel.journal import ORPHANED, PARKED, RUNNING, HeadCount, HeadCounts
 from orchestrator.telemetry.catalogue import CATALOGUE, LEVELS, PARKINGS, PHASES, PREFIX, MetricSource
 from orchestrator.telemetry.exposition.stored import (
     JournalCollector,

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from orchestrator.errors import LLMError
-from orchestrator.kernel.abandonment import host_call
-from orchestrator.kernel.call import Around, Call
+from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, host_call, limited
+from orchestrator.kernel.record import Around, Call
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
 from orchestrator.llm.message import Request, Response
 from orchestrator.llm.port import LLM
 from orchestrator.tools.spec import ToolSpec

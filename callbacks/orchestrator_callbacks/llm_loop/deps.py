@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.errors import RunError
-from orchestrator.kernel.abandonment import host_function
+from orchestrator.kernel.cancellation import host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.llm.content_part import KINDS

@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from orchestrator.kernel.abandonment import host_call
+from orchestrator.kernel.cancellation import TimeLimitPassed, host_call, limited
 from orchestrator.kernel.record import OperationAttempt
-from orchestrator.kernel.time_limit import TimeLimitPassed, limited
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import FailureEpisode, SystemClock
 from orchestrator.machines.llm_loop.model import LoopContext

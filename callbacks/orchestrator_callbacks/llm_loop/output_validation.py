@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 from pydantic_core import to_jsonable_python
 
 from orchestrator.errors import ConfigError, ModelRetry
-from orchestrator.kernel.abandonment import host_call
+from orchestrator.kernel.cancellation import host_call, in_thread
 from orchestrator.kernel.hooks import takes
-from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.structured_output import UnusableAnswer
 from orchestrator.tools.result import why_of
 from orchestrator.tools.spec import ToolContext

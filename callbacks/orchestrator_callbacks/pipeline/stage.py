@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from orchestrator.errors import RunError
+from orchestrator.kernel.cancellation import called
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.thread import called
 from orchestrator.llm.message import encodable
 from orchestrator.llm.port import Clock
 from orchestrator.machines.pipeline import progress

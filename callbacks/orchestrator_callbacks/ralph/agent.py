@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.errors import LimitReached
+from orchestrator.kernel.cancellation import called
 from orchestrator.kernel.record import BudgetChecked, OperationAttempt
-from orchestrator.kernel.thread import called
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.llm.usage import Usage, approximate_tokens

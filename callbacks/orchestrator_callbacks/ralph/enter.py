@@ -7,8 +7,8 @@ import contextlib
 from typing import Any
 
 from orchestrator.errors import CancelRequested, JournalError, Refused
+from orchestrator.kernel.cancellation import called
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.thread import called
 from orchestrator.machines.ralph import step
 from orchestrator.machines.ralph.contract import (
     CheckerInput,

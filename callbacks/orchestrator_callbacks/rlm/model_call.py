@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, cast
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_machine import TypedMachine
+from orchestrator.kernel.typed import TypedMachine
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import (
     NO_USAGE,

@@ -46,9 +46,17 @@ from orchestrator.journal.postgres.writer import (
     PostgresRemove,
 )
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.kernel.head_count import HeadCounts
-from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunCounts, RunHead
-from orchestrator.kernel.thread import running_loop
+from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.journal import (
+    Draft,
+    HeadCounts,
+    Lease,
+    Posted,
+    Record,
+    RunConditions,
+    RunCounts,
+    RunHead,
+)
 
 T = TypeVar("T")
 

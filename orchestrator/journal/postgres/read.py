@@ -18,8 +18,16 @@ from orchestrator.journal.postgres import schema
 from orchestrator.journal.postgres.presence import LIVING
 from orchestrator.journal.postgres.session import client_parameters, unreachable
 from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
-from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts
-from orchestrator.kernel.journal import ENGINE, Posted, Record, RunCounts, RunHead
+from orchestrator.kernel.journal import (
+    ENGINE,
+    HeadCounts,
+    HeadRow,
+    Posted,
+    Record,
+    RunCounts,
+    RunHead,
+    merged_counts,
+)
 
 # ruff: noqa: S608  the only text that is put into statements is our own
 

@@ -38,8 +38,16 @@ from orchestrator.journal.sqlite.schema import (
     transaction,
 )
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction, request_sum, span
-from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts
-from orchestrator.kernel.journal import ENGINE, Posted, Record, RunCounts, RunHead
+from orchestrator.kernel.journal import (
+    ENGINE,
+    HeadCounts,
+    HeadRow,
+    Posted,
+    Record,
+    RunCounts,
+    RunHead,
+    merged_counts,
+)
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from orchestrator.errors import JournalError
 from orchestrator.files.atomic import Hook, silent
 from orchestrator.files.path_safety import FileRefused
 from orchestrator.files.rollback import AnyRecord, Change, Conflict, ExternalEdit, RollbackStack, UndoReport
-from orchestrator.kernel.abandonment import host_call, host_function
+from orchestrator.kernel.cancellation import host_call, host_function
 from orchestrator.kernel.journal import Draft, Journal, Lease, write_records
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy, RetryTable

@@ -34,11 +34,10 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import micros
-from orchestrator.kernel.derived_graph import missing_changes
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Posted, RunHead, let_go
-from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.machine import Machine, missing_changes
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run

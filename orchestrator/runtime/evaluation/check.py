@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.cancellation import TimeLimitPassed, called, limited
 from orchestrator.kernel.journal import Record
-from orchestrator.kernel.thread import called
-from orchestrator.kernel.time_limit import TimeLimitPassed, limited
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.evaluation.case import WAITING, CallExpectation, EvaluationCase, OutputExpectation
 from orchestrator.runtime.llm_loop.result import Result

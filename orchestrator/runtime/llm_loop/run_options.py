@@ -20,9 +20,8 @@ from typing import Any, Final, Generic, TypeAlias, TypedDict
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.cancellation import TimeLimitPassed, called, limited
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.thread import called
-from orchestrator.kernel.time_limit import TimeLimitPassed, limited
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import Clock, check_params
 from orchestrator.llm.structured_output import OutputSpec

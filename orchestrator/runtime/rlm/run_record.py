@@ -15,7 +15,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_machine import TypedMachine
+from orchestrator.kernel.typed import TypedMachine
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.plain import plain_json
 from orchestrator.machines.rlm.code_mode import CODE_MODE, CodeModeContext, CodeModeState

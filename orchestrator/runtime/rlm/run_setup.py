@@ -29,8 +29,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import ToolExecution
-from orchestrator.kernel.typed import StateMachine
-from orchestrator.kernel.typed_machine import TypedMachine
+from orchestrator.kernel.typed import StateMachine, TypedMachine
 from orchestrator.llm.message import NO_USAGE, Message, Request, Response, Route, ToolCall
 from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy

@@ -9,9 +9,9 @@ from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.errors import LimitReached, Refused
-from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.writer import restored_failure
 from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState

@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from orchestrator.errors import CancelRequested
-from orchestrator.kernel.abandonment import grace_for_children
+from orchestrator.kernel.cancellation import grace_for_children, running_loop
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Fact, RunParked, RunStarted
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.thread import running_loop
 
 
 class RunScope:

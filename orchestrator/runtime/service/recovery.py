@@ -21,15 +21,12 @@ from orchestrator.errors import (
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.codec import restored_failure
-from orchestrator.kernel.derived_graph import missing_changes
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
-from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.machine import CompiledTransition, Machine, missing_changes
 from orchestrator.kernel.record import RunParked, Transition
-from orchestrator.kernel.run import Run
-from orchestrator.kernel.run_parts import Cursor
-from orchestrator.kernel.table import CompiledTransition
+from orchestrator.kernel.run import Cursor, Run
+from orchestrator.kernel.writer import restored_failure
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.arguments import stored_data
 from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition, refuse_second

@@ -30,7 +30,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.abandonment import abandoned_work
+from orchestrator.kernel.cancellation import abandoned_work
 from orchestrator.telemetry.collector import MULTIPROCESS, check_multiprocess_folder
 from orchestrator.telemetry.live import LiveRun, stacks
 from orchestrator.web.access import is_loopback_address

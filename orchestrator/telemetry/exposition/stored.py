@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from orchestrator.kernel.head_count import PARKED, CountableJournal
+from orchestrator.kernel.journal import PARKED, CountableJournal
 from orchestrator.telemetry.collector import family
 from orchestrator.telemetry.head_gauge import HEAD_NAMES, HeadGauges
 from orchestrator.version import __version__

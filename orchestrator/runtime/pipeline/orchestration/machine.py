@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.errors import ConfigError, EventError, Refused
+from orchestrator.kernel.cancellation import at_once
 from orchestrator.kernel.clock import Clock, SystemClock
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
@@ -39,9 +40,7 @@ from orchestrator.kernel.record import (
     Transition,
     TransitionNote,
 )
-from orchestrator.kernel.run import Run
-from orchestrator.kernel.run_parts import Cursor
-from orchestrator.kernel.thread import at_once
+from orchestrator.kernel.run import Cursor, Run
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.model import OFF, OrchestrationState, PipelineContext, PipelineLimits
 from orchestrator.telemetry.log import TransitionLog

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator import Agent, Limits, Response, SqliteJournal, SqliteMemory, ToolCall, Usage, tool
 from orchestrator.cli.runs.resume import cut
 from orchestrator.errors import GraphError, Held
-from orchestrator.kernel.diagram import mermaid
+from orchestrator.kernel.graph import mermaid
 from orchestrator.llm.message import Message, Request
 from orchestrator.llm.run_event import TextDelta
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
