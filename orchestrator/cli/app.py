@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from orchestrator.cli import option as given
 from orchestrator.cli.exit import EPILOG, Options
 from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
 from orchestrator.cli.output import say
@@ -99,7 +98,9 @@ def _version(command_options: bool) -> None:  # noqa: FBT001 - typer's callback
 def options_of_all(
     context: typer.Context,
     *,
-    traceback: given.Traceback = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from instead of one sentence.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

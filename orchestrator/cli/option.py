@@ -39,9 +39,6 @@ ProxyHeaders = Annotated[
         "repeatable.",
     ),
 ]
-Traceback = Annotated[
-    bool, typer.Option("--traceback", help="Show where an error came from instead of one sentence.")
-]
 
 OptionalPrompt = Annotated[
     str | None,
@@ -58,10 +55,6 @@ Model = Annotated[
         "unless --tool is given). Default: ORCHESTRATOR_MODEL.",
     ),
 ]
-Tools = Annotated[
-    tuple[str, ...],
-    typer.Option("--tool", metavar="MODULE:FUNCTION", help="A tool the model may call; as often as needed."),
-]
 BaseUrl = Annotated[
     str | None,
     typer.Option(
@@ -69,9 +62,6 @@ BaseUrl = Annotated[
         metavar="URL",
         help="The server of an openai:, anthropic: or pydantic-ai: model. Default: the vendor's.",
     ),
-]
-Approve = Annotated[
-    bool, typer.Option("--approve", help="Ask a person before each call of a tool that is irreversible.")
 ]
 Structured = Annotated[
     Literal["native", "prompt"] | None,
@@ -95,9 +85,6 @@ Params = Annotated[
     ),
 ]
 Instructions = Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")]
-OutputSchema = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="JSON schema that the final answer has to fit.")
-]
 
 
 def _address(text: str) -> Address:
@@ -135,86 +122,21 @@ Conversation = Annotated[
     str | None,
     typer.Option(metavar="ID", help="The conversation that this run continues; a new id starts one."),
 ]
-OneRun = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.", show_default=False),
-]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.")]
 OtherModel = Annotated[
     str | None,
     typer.Option("--model", metavar="SPEC", help="Another model than it was started with, as for `run`."),
-]
-OtherTools = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--tool",
-        metavar="MODULE:FUNCTION",
-        help="A tool, in place of all that it was started with; repeatable.",
-    ),
-]
-OtherBaseUrl = Annotated[
-    str | None,
-    typer.Option("--base-url", metavar="URL", help="Another server of the model than it was started with."),
-]
-HigherLimits = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--limit", metavar="NAME=VALUE", help="Changes one limit of the run, e.g. max_iterations=40."
-    ),
 ]
 WithContent = Annotated[bool, typer.Option("--content", help="With messages, arguments, results and texts.")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file, mode 0600.")]
 OlderThan = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Runs not written to for 90s, 15m, 12h, 30d.")
 ]
-KeepLast = Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make the change; without it, only show the change.")]
-Vacuum = Annotated[
-    bool, typer.Option("--vacuum", help="Return the space of removed runs to the file system (SQLite).")
-]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]
 Why = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason; it is recorded in the run.")]
-CallKey = Annotated[
-    str | None, typer.Option("--call", metavar="KEY", help="Which call, where several are asked about.")
-]
-Full = Annotated[bool, typer.Option("--full", help="Show the calls of its questions completely.")]
-Digest = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIGEST",
-        help="Of the call you saw, at least 8 characters, all if a screen does not show the whole call; for "
-        "another one nothing is posted.",
-    ),
-]
-Arguments = Annotated[
-    str | None, typer.Option(metavar="JSON", help="Run it with these arguments instead: a JSON object.")
-]
-End = Annotated[bool, typer.Option("--end", help="End the whole run as rejected, not just the call.")]
-Content = Annotated[
-    str, typer.Argument(metavar="TEXT", help="What the model reads as the result; - reads standard input.")
-]
 
-# MCP servers whose tools a run may call
-
-Mcp = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp",
-        metavar="[NAME=]COMMAND",
-        help="An MCP server whose tools the model may call: a command line, or the URL of one; with NAME=, its tools "
-        "are offered as NAME_tool. A JSON file with `mcpServers` names several. Repeatable.",
-    ),
-]
-McpOption = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp-option",
-        metavar="NAME.OPTION=VALUE",
-        help="An option of the MCP server NAME: include=TOOL,…, exclude=TOOL,…, effect=EFFECT (of all its tools) or "
-        "effect=TOOL:EFFECT,…, timeout=SECONDS, max_questions=N, sampling=deny|allow|ask, max_sampling=N. Repeatable.",
-    ),
-]
 McpEnv = Annotated[
     tuple[str, ...],
     typer.Option(
@@ -222,30 +144,6 @@ McpEnv = Annotated[
         metavar="NAME",
         help="An environment variable that is passed to MCP servers that are commands; only its name is stored with "
         "the run. Repeatable. Those with a URL get the headers of ORCHESTRATOR_MCP_HEADERS__NAME.",
-    ),
-]
-OtherMcp = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp",
-        metavar="[NAME=]COMMAND",
-        help="An MCP server, in place of all that it was started with; repeatable.",
-    ),
-]
-OtherMcpEnv = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp-env",
-        metavar="NAME",
-        help="An environment variable for MCP servers, in place of all that were named; repeatable.",
-    ),
-]
-OtherMcpOption = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp-option",
-        metavar="NAME.OPTION=VALUE",
-        help="An option of an MCP server, in place of all that were given; repeatable.",
     ),
 ]
 
@@ -276,34 +174,42 @@ class AgentOptions:
 
     model: Model = None
     base_url: BaseUrl = None
-    tools: Tools = ()
-    mcp: Mcp = ()
+    tools: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--tool", metavar="MODULE:FUNCTION", help="A tool the model may call; as often as needed."
+        ),
+    ] = ()
+    mcp: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--mcp",
+            metavar="[NAME=]COMMAND",
+            help="An MCP server whose tools the model may call: a command line, or the URL of one; with NAME=, its "
+            "tools are offered as NAME_tool. A JSON file with `mcpServers` names several. Repeatable.",
+        ),
+    ] = ()
     mcp_env: McpEnv = ()
-    mcp_options: McpOption = ()
-    approve: Approve = False
+    mcp_options: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--mcp-option",
+            metavar="NAME.OPTION=VALUE",
+            help="An option of the MCP server NAME: include=TOOL,…, exclude=TOOL,…, effect=EFFECT (of all its tools) "
+            "or effect=TOOL:EFFECT,…, timeout=SECONDS, max_questions=N, sampling=deny|allow|ask, max_sampling=N. "
+            "Repeatable.",
+        ),
+    ] = ()
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Ask a person before each call of a tool that is irreversible.")
+    ] = False
     instructions: Instructions = None
-    output_schema: OutputSchema = None
+    output_schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON schema that the final answer has to fit.")
+    ] = None
     structured: Structured = None
     reasoning_field: ReasoningField = None
     params: Params = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestOrigin:
-    """The actor of a request to a run, and the reason."""
-
-    by: By = None
-    why: Why = None
-    json: Json = False
-    journal: Journal = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallOptions:
-    """The call that is answered."""
-
-    call: CallKey = None
-    digest: Digest = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,12 +217,50 @@ class ReplacementOptions:
     """Parts that replace those a run was started with."""
 
     model: OtherModel = None
-    base_url: OtherBaseUrl = None
-    tools: OtherTools = ()
-    mcp: OtherMcp = ()
-    mcp_env: OtherMcpEnv = ()
-    mcp_options: OtherMcpOption = ()
-    limits: HigherLimits = ()
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            "--base-url", metavar="URL", help="Another server of the model than it was started with."
+        ),
+    ] = None
+    tools: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--tool",
+            metavar="MODULE:FUNCTION",
+            help="A tool, in place of all that it was started with; repeatable.",
+        ),
+    ] = ()
+    mcp: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--mcp",
+            metavar="[NAME=]COMMAND",
+            help="An MCP server, in place of all that it was started with; repeatable.",
+        ),
+    ] = ()
+    mcp_env: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--mcp-env",
+            metavar="NAME",
+            help="An environment variable for MCP servers, in place of all that were named; repeatable.",
+        ),
+    ] = ()
+    mcp_options: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--mcp-option",
+            metavar="NAME.OPTION=VALUE",
+            help="An option of an MCP server, in place of all that were given; repeatable.",
+        ),
+    ] = ()
+    limits: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--limit", metavar="NAME=VALUE", help="Changes one limit of the run, e.g. max_iterations=40."
+        ),
+    ] = ()
 
     @property
     def is_empty(self) -> bool:

@@ -29,7 +29,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import ConfigError, Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.difference import heads
@@ -46,8 +46,10 @@ from orchestrator.kernel.journal import (
     write_records,
 )
 from orchestrator.llm.port import Clock
-from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.recovery import OpenRun
+
+if TYPE_CHECKING:  # a look at engines needs no machine
+    from orchestrator.runtime.service.hosting import Hosting
+    from orchestrator.runtime.service.recovery import OpenRun
 
 STATUS = "status"
 """Kind of the request for an engine's status, and of the record that answers it."""

@@ -48,9 +48,11 @@ from orchestrator.runtime.service.recovery import Migration, Recovery
 def prune(
     *,
     older_than: given.OlderThan = None,
-    keep_last: given.KeepLast = None,
+    keep_last: Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")] = None,
     yes: given.Yes = False,
-    vacuum: given.Vacuum = False,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Return the space of removed runs to the file system (SQLite).")
+    ] = False,
     at: given.JournalOptions,
 ) -> int:
     """Remove ended runs that meet every condition given.
@@ -199,28 +201,30 @@ def rollback(options: RollbackOptions) -> int:
         records = await store.journal.load(head.run_id)
         changes = plan_undo(records, step=options.step)
         if not changes:
-            _print_nothing(options, head)
+            if options.json:
+                say_json({"run_id": head.run_id, "undone": [], "conflicts": []})
+            else:
+                of = f" of step {options.step!r}" if options.step is not None else ""
+                say(f"run {shown(head.run_id)} has no change to a file{of} that could be undone")
             return Exit.COMPLETED
         root = _root(options, head, records)
         if not options.yes:
             _print_plan(store, options, head, root, changes)
             return Exit.COMPLETED
-        return _print_undone(options, head, await _undo(store.journal, options, head, root))
+        journal = store.journal
+        lease = await journal.claim(head.run_id, f"runs rollback {uuid4().hex[:8]}")
+        try:
+            records = await journal.load(head.run_id)  # this process is the only writer from here on
+            try:
+                stack = RollbackStack.recover(records, journal, lease, root)
+                undone = await stack.undo(step=options.step)
+            finally:
+                await stand_again(journal, lease, records)
+        finally:
+            await let_go(journal, lease)
+        return _print_undone(options, head, undone)
 
     return at_journal(options.journal, work)
-
-
-async def _undo(journal: Journal, options: RollbackOptions, head: RunHead, root: Path) -> UndoReport:
-    lease = await journal.claim(head.run_id, f"runs rollback {uuid4().hex[:8]}")
-    try:
-        records = await journal.load(head.run_id)  # this process is the only writer from here on
-        try:
-            stack = RollbackStack.recover(records, journal, lease, root)
-            return await stack.undo(step=options.step)
-        finally:
-            await stand_again(journal, lease, records)
-    finally:
-        await let_go(journal, lease)
 
 
 async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record]) -> None:
@@ -250,14 +254,6 @@ def _root(options: RollbackOptions, head: RunHead, records: Sequence[Record]) ->
 
 
 # ---- output ----
-
-
-def _print_nothing(options: RollbackOptions, head: RunHead) -> None:
-    if options.json:
-        say_json({"run_id": head.run_id, "undone": [], "conflicts": []})
-    else:
-        of = f" of step {options.step!r}" if options.step is not None else ""
-        say(f"run {shown(head.run_id)} has no change to a file{of} that could be undone")
 
 
 def _print_plan(
@@ -349,7 +345,15 @@ def migrate(options: MigrateOptions) -> int:
         )
     if options.using is None:
         return at_journal(options.journal, lambda store: _list(store, json=options.json))
-    change = _checked(imported(options.using, "migration"), options.using)
+    using, function = options.using, imported(options.using, "migration")
+    if not callable(function):
+        raise ConfigError(f"migration {using!r} is a {type(function).__name__}; it must be a function")
+
+    def change(stored: StoredRun) -> StoredRun:
+        changed = function(stored)
+        if not isinstance(changed, StoredRun):
+            raise ConfigError(f"{using} returned a {type(changed).__name__}; it must return the StoredRun")
+        return changed
 
     async def work(store: OpenStore) -> int:
         chosen = await _chosen(store, options)
@@ -357,8 +361,23 @@ def migrate(options: MigrateOptions) -> int:
         for one in chosen:
             why = await _migrated(store, one, change)
             failed += why is not None
-            _print_change(options, one, why)
-        return _summary(options, len(chosen), failed)
+            if options.json:
+                data = {"run_id": one.head.run_id, "from": one.fingerprint, "to": LLM_LOOP.fingerprint}
+                say_json(data | {"migrated": why is None, "error": why})
+            else:
+                became = (
+                    f"not migrated: {why}"
+                    if why is not None
+                    else f"migrated to {LLM_LOOP.fingerprint[:_DIGITS]}"
+                )
+                say(shown(f"{one.head.run_id}  {one.fingerprint[:_DIGITS]}  {became}", 900))
+        if not chosen and not options.json:
+            say("no run needs a migration")
+        if not failed:
+            return Exit.COMPLETED
+        are = "is" if failed == 1 else "are"
+        complain(f"{many(failed, 'run')} of {len(chosen)} could not be migrated and {are} as before")
+        return Exit.FAILED
 
     return at_journal(options.journal, work)
 
@@ -410,19 +429,6 @@ def _unfit(one: OpenRunVersion, made: str | None) -> str:
 
 
 # ---- migration ----
-
-
-def _checked(function: object, spec: str) -> Callable[[StoredRun], StoredRun]:
-    if not callable(function):
-        raise ConfigError(f"migration {spec!r} is a {type(function).__name__}; it must be a function")
-
-    def change(stored: StoredRun) -> StoredRun:
-        changed = function(stored)
-        if not isinstance(changed, StoredRun):
-            raise ConfigError(f"{spec} returned a {type(changed).__name__}; it must return the StoredRun")
-        return changed
-
-    return change
 
 
 async def _migrated(
@@ -492,23 +498,3 @@ def _version(row: dict[str, Any]) -> str:
     if row["graph"] == LLM_LOOP.name:
         return "another: needs a migration"
     return "another: migrated in code" if row["graph"] in SHIPPED else "of another program"
-
-
-def _print_change(options: MigrateOptions, one: OpenRunVersion, why: str | None) -> None:
-    if options.json:
-        data = {"run_id": one.head.run_id, "from": one.fingerprint, "to": LLM_LOOP.fingerprint}
-        say_json(data | {"migrated": why is None, "error": why})
-    else:
-        became = f"migrated to {LLM_LOOP.fingerprint[:_DIGITS]}" if why is None else f"not migrated: {why}"
-        say(shown(f"{one.head.run_id}  {one.fingerprint[:_DIGITS]}  {became}", 900))
-
-
-def _summary(options: MigrateOptions, chosen: int, failed: int) -> int:
-    if not chosen and not options.json:
-        say("no run needs a migration")
-    if not failed:
-        return Exit.COMPLETED
-    complain(
-        f"{many(failed, 'run')} of {chosen} could not be migrated and {'is' if failed == 1 else 'are'} as before"
-    )
-    return Exit.FAILED

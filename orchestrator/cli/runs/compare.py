@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -43,7 +43,32 @@ def compare(options: CompareOptions) -> int:
 
     pair = at_journal(options.journal, work, only_reads=True)
     if options.json:
-        say_json(_pair_json(pair, content=options.content))
+        found = pair.divergence
+        names = ("run_id", "graph", "agent", "status", "outcome", "reason", "turns", "seconds")
+        say_json(
+            {
+                "runs": [
+                    {
+                        **{name: getattr(run, name) for name in names},
+                        "usage": run.usage.as_json(),
+                        "states": dict(run.states),
+                        "tools": dict(run.tools),
+                        **({"output": run.output} if options.content else {}),
+                    }
+                    for run in (pair.first, pair.second)
+                ],
+                "forked_after": pair.forked_after,
+                "equal": pair.equal,
+                "divergence": None
+                if found is None
+                else {
+                    "number": found.number,
+                    "first": found.first and found.first._asdict(),
+                    "second": found.second and found.second._asdict(),
+                },
+                "same_output": pair.same_output,
+            }
+        )
         return Exit.COMPLETED
     for line in table(("", pair.first.run_id, pair.second.run_id), list(_rows(pair))):
         say(line)
@@ -55,7 +80,9 @@ def compare(options: CompareOptions) -> int:
     )
     if options.content:
         for run in (pair.first, pair.second):
-            say(f"  {shown(run.run_id)}: {shown(_text(run.output), 4_000)}")
+            output = run.output
+            text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+            say(f"  {shown(run.run_id)}: {shown(text, 4_000)}")
     return Exit.COMPLETED
 
 
@@ -96,35 +123,3 @@ def _sentence(pair: RunPair) -> str:
 
 def _transition(one: RecordedTransition | None) -> str:
     return "no more transition" if one is None else f"{one.source} -> {one.dest} ({one.event})"
-
-
-def _text(output: Any) -> str:
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-
-
-def _pair_json(pair: RunPair, *, content: bool) -> dict[str, Any]:
-    found = pair.divergence
-    return {
-        "runs": [_run_json(run, content=content) for run in (pair.first, pair.second)],
-        "forked_after": pair.forked_after,
-        "equal": pair.equal,
-        "divergence": None
-        if found is None
-        else {
-            "number": found.number,
-            "first": found.first and found.first._asdict(),
-            "second": found.second and found.second._asdict(),
-        },
-        "same_output": pair.same_output,
-    }
-
-
-def _run_json(run: ComparedRun, *, content: bool) -> dict[str, Any]:
-    names = ("run_id", "graph", "agent", "status", "outcome", "reason", "turns", "seconds")
-    return {
-        **{name: getattr(run, name) for name in names},
-        "usage": run.usage.as_json(),
-        "states": dict(run.states),
-        "tools": dict(run.tools),
-        **({"output": run.output} if content else {}),
-    }

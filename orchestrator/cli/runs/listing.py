@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -148,9 +147,9 @@ def _print(store: OpenStore, options: ListOptions, heads: list[RunHead], *, know
         say("no run fits" if known else "no run yet")
         return
     now = time.time()
-    columns = [*COLUMNS, *EXTRA.get(options.sort, ())]
-    cells = [tuple(cell(head, now) for _, cell in columns) for head in heads]
-    for line in table(tuple(name for name, _ in columns), cells, right=RIGHT):
+    rows = [_row(head, options.sort, now) for head in heads]
+    right = ("age", "updated", "in state", "tokens", "cost")
+    for line in table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=right):
         say(line)
     if more:
         say(f"  … and more: --limit 0 shows all, --after {shown(heads[-1].run_id)} the next")
@@ -158,37 +157,28 @@ def _print(store: OpenStore, options: ListOptions, heads: list[RunHead], *, know
         say(f"\nwaiting for you: {store.command('show', asked.run_id)}")
 
 
-def _why(head: RunHead) -> str:
-    if head.status != "ended":
-        return head_reason(head)
-    return head.outcome if head.reason in ("", "none") else f"{head.outcome} ({head.reason})"
-
-
-def _in_state(head: RunHead, now: float) -> str:
-    return "" if head.status == "ended" else roughly(now - (head.state_since or head.created_at))
-
-
-def _cost(head: RunHead) -> str:
-    return "-" if head.cost_micros is None else f"{in_currency(head.cost_micros):g}"
-
-
-Column = tuple[str, Callable[[RunHead, float], str]]
-
-COLUMNS: tuple[Column, ...] = (
-    ("run", lambda head, _: head.run_id),
-    ("agent", lambda head, _: head.agent or "-"),
-    ("graph", lambda head, _: head.graph),
-    ("status", lambda head, _: head.status),
-    ("why", lambda head, _: _why(head)),
-    ("state", lambda head, _: head.state or "-"),
-    ("held by", lambda head, _: head.owner or "-"),
-    ("age", lambda head, now: roughly(now - head.created_at)),
-    ("updated", lambda head, now: f"{roughly(now - head.updated_at)} ago"),
-)
-EXTRA: Mapping[str, tuple[Column, ...]] = {
-    "time-in-state": (("in state", _in_state),),
-    "tokens": (("tokens", lambda head, _: "-" if head.tokens is None else f"{head.tokens:,}"),),
-    "cost": (("cost", lambda head, _: _cost(head)),),
-}
-"""Order -> the column with the number that decides it."""
-RIGHT = ("age", "updated", "in state", "tokens", "cost")
+def _row(head: RunHead, sort: str, now: float) -> dict[str, str]:
+    """Return the columns of a run, and the one with the number that decides the order."""
+    why = head_reason(head)
+    if head.status == "ended":
+        why = head.outcome if head.reason in ("", "none") else f"{head.outcome} ({head.reason})"
+    row = {
+        "run": head.run_id,
+        "agent": head.agent or "-",
+        "graph": head.graph,
+        "status": head.status,
+        "why": why,
+        "state": head.state or "-",
+        "held by": head.owner or "-",
+        "age": roughly(now - head.created_at),
+        "updated": f"{roughly(now - head.updated_at)} ago",
+    }
+    match sort:
+        case "time-in-state":
+            since = head.state_since or head.created_at
+            row["in state"] = "" if head.status == "ended" else roughly(now - since)
+        case "tokens":
+            row["tokens"] = "-" if head.tokens is None else f"{head.tokens:,}"
+        case "cost":
+            row["cost"] = "-" if head.cost_micros is None else f"{in_currency(head.cost_micros):g}"
+    return row

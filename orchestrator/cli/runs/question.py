@@ -186,17 +186,13 @@ def answer_fault(
 ) -> str | None:
     """Return why an answer of this kind with this digest is refused, because the call was not shown completely."""
     count = hidden(question)
-    if not count or kind in FREE or names_all_of(question, digest):
+    named = bool(question.digest) and (digest or "").lower() == question.digest.lower()
+    if not count or kind in FREE or named:
         return None
     return (
         f"{many(count, 'character')} of call {question.key} do not fit on a screen, so the answer needs the full "
         f"digest: `{complete(store, run_id)}` prints it after the whole call; nothing was posted"
     )
-
-
-def names_all_of(question: Question, typed: str | None) -> bool:
-    """Whether a text is the full digest of a question; a question recorded without a digest has none."""
-    return bool(question.digest) and (typed or "").lower() == question.digest.lower()
 
 
 def complete(store: OpenStore, run_id: str) -> str:

@@ -79,8 +79,10 @@ def _print_steps(found: RunReplay, options: RunsReplayOptions) -> None:
                 was, now = (_value(each[name], content=options.content) for each in (before, context))
                 say(f"         {name}: {now}" if was == now else f"         {name}: {was} -> {now}")
         before = context
-        if options.step and not _goes_on():
-            return
+        if options.step and sys.stdin.isatty():  # until the person enters q or closes the input
+            line = sys.stdin.readline()
+            if not line or line.strip().lower() == "q":
+                return
     if found.difference is not None:
         say(str(found.difference))
         for name, values in found.difference.fields.items():
@@ -92,14 +94,6 @@ def _print_steps(found: RunReplay, options: RunsReplayOptions) -> None:
         )
     else:
         say(f"{many(len(found.steps), 'transition')}, all as recorded")
-
-
-def _goes_on() -> bool:
-    """Wait for Enter on a terminal; return False if the person enters q or closes the input."""
-    if not sys.stdin.isatty():
-        return True
-    line = sys.stdin.readline()
-    return bool(line) and line.strip().lower() != "q"
 
 
 def _value(value: object, *, content: bool) -> str:

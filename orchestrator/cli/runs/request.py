@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
@@ -40,6 +42,39 @@ POLL = 0.05
 
 _AT_RESUME = {"pause": "it stays as it is, and parks at once when it is resumed by"}
 """Kind of a request -> its effect on a run without an owner, followed by the next command."""
+
+
+OneRun = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.", show_default=False),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOrigin:
+    """The actor of a request to a run, and the reason."""
+
+    by: given.By = None
+    why: given.Why = None
+    json: given.Json = False
+    journal: given.Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions:
+    """The call that is answered."""
+
+    call: Annotated[
+        str | None, typer.Option("--call", metavar="KEY", help="Which call, where several are asked about.")
+    ] = None
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Of the call you saw, at least 8 characters, all if a screen does not show the whole call; for "
+            "another one nothing is posted.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +142,11 @@ class RunPosition:
 def approve(
     run: given.RunId,
     *,
-    which: given.CallOptions,
-    arguments: given.Arguments = None,
-    asking: given.RequestOrigin,
+    which: CallOptions,
+    arguments: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Run it with these arguments instead: a JSON object.")
+    ] = None,
+    asking: RequestOrigin,
 ) -> int:
     """Approve a call, perhaps with other arguments."""
     return _post("approve", run, asking, **vars(which), arguments=arguments)
@@ -117,7 +154,13 @@ def approve(
 
 @spread
 def reject(
-    run: given.RunId, *, end: given.End = False, which: given.CallOptions, asking: given.RequestOrigin
+    run: given.RunId,
+    *,
+    end: Annotated[
+        bool, typer.Option("--end", help="End the whole run as rejected, not just the call.")
+    ] = False,
+    which: CallOptions,
+    asking: RequestOrigin,
 ) -> int:
     """Reject a call: the model reads the reason. With --end, end the run."""
     return _post("reject", run, asking, **vars(which), end=end)
@@ -125,7 +168,14 @@ def reject(
 
 @spread
 def respond(
-    run: given.RunId, text: given.Content, *, which: given.CallOptions, asking: given.RequestOrigin
+    run: given.RunId,
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="What the model reads as the result; - reads standard input."),
+    ],
+    *,
+    which: CallOptions,
+    asking: RequestOrigin,
 ) -> int:
     """Give the result of a call yourself; the tool does not run."""
     return _post("respond", run, asking, **vars(which), content=decoded_text(text, "the result"))
@@ -133,7 +183,7 @@ def respond(
 
 @spread
 def cancel(
-    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+    run: OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: RequestOrigin
 ) -> int:
     """Ask a run to stop, and wait up to 2 s for it; or several runs.
 
@@ -145,7 +195,7 @@ def cancel(
 
 @spread
 def pause(
-    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+    run: OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: RequestOrigin
 ) -> int:
     """Ask a run to park; `runs resume` continues it. Or several runs.
 
@@ -155,7 +205,7 @@ def pause(
 
 
 def _to_one_or_several(
-    kind: str, run: str | None, several: FilterOptions, asking: given.RequestOrigin, *, yes: bool
+    kind: str, run: str | None, several: FilterOptions, asking: RequestOrigin, *, yes: bool
 ) -> int:
     if run is None:
         return post_to_several(kind, several, asking, yes=yes)
@@ -164,7 +214,7 @@ def _to_one_or_several(
     return _post(kind, run, asking)
 
 
-def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> int:
+def _post(kind: str, run: str, asking: RequestOrigin, **answer: Any) -> int:
     return post(RequestOptions(kind=kind, run=run, **answer, **vars(asking)))
 
 
@@ -187,9 +237,19 @@ def post(options: RequestOptions) -> int:
         if options.kind in ANSWERS:
             request, repeated = await _answered(store, options, found, by)
         else:
-            request, repeated = await _posted(store, options, found, by)
+            if found.ended:
+                raise ConfigError(_ended(found))
+            [done] = await poster(store.runs, options.kind)(run_id, by=by, why=options.why or "")
+            if done.posted is None:
+                raise ConfigError(done.refused)
+            request, repeated = done.posted, done.repeated
         if options.kind == "cancel" and found.head.owner is not None:
-            found = await _ending(store, run_id)
+            until = time.monotonic() + WAIT
+            while time.monotonic() < until:
+                if (await store.journal.head(run_id)).status == "ended":
+                    break
+                await asyncio.sleep(POLL)
+            found = await RunPosition.of(store, run_id)
         _print_request(store, options, found, request, repeated=repeated)
         return Exit.FAILED if options.kind == "cancel" and found.left else Exit.COMPLETED
 
@@ -202,16 +262,6 @@ def post(options: RequestOptions) -> int:
 def poster(runs: Runs, kind: str) -> Callable[..., Awaitable[list[RunRequest]]]:
     """Return the method that posts requests of a kind."""
     return {"pause": runs.pause, "resume": runs.request_resume, "cancel": runs.cancel}[kind]
-
-
-async def _posted(store: OpenStore, options: RequestOptions, found: RunPosition, by: str) -> PostedRequest:
-    """Post a pause, a resume or a cancel; return it, and whether it existed before. Raises ConfigError."""
-    if found.ended:
-        raise ConfigError(_ended(found))
-    [done] = await poster(store.runs, options.kind)(found.head.run_id, by=by, why=options.why or "")
-    if done.posted is None:
-        raise ConfigError(done.refused)
-    return PostedRequest(done.posted, done.repeated)
 
 
 async def _answered(store: OpenStore, options: RequestOptions, found: RunPosition, by: str) -> PostedRequest:
@@ -245,7 +295,13 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
     asked, run_id = found.story.questions, found.head.run_id
     known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in asked.values())
     if error.earlier is not None:
-        return f"{_decided(error.earlier)}; nothing was posted"
+        earlier = error.earlier
+        when = f" at {moment(float(earlier['at']))}" if earlier.get("at") else ""
+        by = shown(str(earlier.get("by") or "unknown"), 80)
+        edited = " with edited arguments" if earlier.get("arguments") is not None else ""
+        call = shown(str(earlier.get("key")), 40)
+        answer = f"{earlier.get('decision')}{edited} by {by}{when}"
+        return f"call {call} was answered already: {answer}; nothing was posted"
     if error.kind == "over" and found.ended:
         return _ended(found)
     if error.kind == "several":
@@ -261,45 +317,38 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
     return f"the answer{call} does not count and was not posted: {why}"
 
 
-def _decided(answer: Mapping[str, Any]) -> str:
-    """Return how a call was answered."""
-    when = f" at {moment(float(answer['at']))}" if answer.get("at") else ""
-    by = shown(str(answer.get("by") or "unknown"), 80)
-    edited = " with edited arguments" if answer.get("arguments") is not None else ""
-    call = shown(str(answer.get("key")), 40)
-    return f"call {call} was answered already: {answer.get('decision')}{edited} by {by}{when}"
-
-
-# ---- waiting for the end ----
-
-
-async def _ending(store: OpenStore, run_id: str) -> RunPosition:
-    """Wait up to WAIT seconds for a run to end; return its position then."""
-    until = time.monotonic() + WAIT
-    while time.monotonic() < until:
-        if (await store.journal.head(run_id)).status == "ended":
-            break
-        await asyncio.sleep(POLL)
-    return await RunPosition.of(store, run_id)
-
-
 def _print_request(
     store: OpenStore, options: RequestOptions, found: RunPosition, request: Posted, *, repeated: bool
 ) -> None:
+    run_id, head, story = found.head.run_id, found.head, found.story
+    by_engine = head.owner is None and found.engine is not None and lets_go_on(request.kind, story)
     if options.json:
-        say_json(_plain(found, request, repeated=repeated))
+        effect = "by owner" if head.owner is not None else "by engine" if by_engine else "at resume"
+        works = not found.ended and head.owner is not None
+        say_json(
+            {
+                "run_id": run_id,
+                "request": {name: getattr(request, name) for name in ("id", "kind", "body", "by", "at")},
+                "repeated": repeated,
+                "owner": head.owner,
+                "carried_out": "done" if found.ended else effect,
+                "status": head.status,
+                "reason": head.reason,
+                "state": story.state,
+                "running": [asdict(call) for call in story.running] if works else [],
+            }
+        )
         return
-    run_id, head = found.head.run_id, found.head
     what = f"{request.kind} {request.body['call']}" if "call" in request.body else request.kind
     what += ", and end the run," if request.body.get("end") else ""
     why = f": {shown(str(request.body['why']), 300)}" if request.body.get("why") else ""
     verb = "was posted before, not again" if repeated else "posted"
     say(f"{verb}: {what} for run {shown(run_id)} by {shown(request.by)}{why}")
     if found.ended:
-        say(f"the run {shown(position_of(head, found.story))}")
-    elif head.owner is None and found.engine is not None and lets_go_on(request.kind, found.story):
+        say(f"the run {shown(position_of(head, story))}")
+    elif by_engine and found.engine is not None:
         say(f"the run has no owner; {named(found.engine)} resumes it and carries this out")
-        say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
+        say(f"  {store.command('events', run_id, '--follow', '--since', str(story.last + 1))}")
     elif request.kind == "cancel" and found.left:
         owner = (
             f"{shown(holder(head))} does not answer"
@@ -307,40 +356,17 @@ def _print_request(
             else "the process that owned the run is gone"
         )
         say(f"{owner}: the run is not cancelled until it is resumed by")
-        say(f"  {resumption(store, found.story)}")
+        say(f"  {resumption(store, story)}")
     elif head.owner is None:
         say(f"the run has no owner; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
-        say(f"  {resumption(store, found.story)}")
+        say(f"  {resumption(store, story)}")
     else:
         after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""
         say(f"{shown(holder(head))} holds the run and carries it out{after}")
-        say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
+        say(f"  {store.command('events', run_id, '--follow', '--since', str(story.last + 1))}")
 
 
-def _plain(found: RunPosition, request: Posted, *, repeated: bool) -> dict[str, Any]:
-    head, story = found.head, found.story
-    return {
-        "run_id": head.run_id,
-        "request": {name: getattr(request, name) for name in ("id", "kind", "body", "by", "at")},
-        "repeated": repeated,
-        "owner": head.owner,
-        "carried_out": _effect_of(found, request.kind),
-        "status": head.status,
-        "reason": head.reason,
-        "state": story.state,
-        "running": [] if found.ended or head.owner is None else [asdict(call) for call in story.running],
-    }
-
-
-def _effect_of(found: RunPosition, kind: str) -> str:
-    if found.ended:
-        return "done"
-    if found.head.owner is not None:
-        return "by owner"
-    return "by engine" if found.engine is not None and lets_go_on(kind, found.story) else "at resume"
-
-
-def post_to_several(kind: str, several: FilterOptions, asking: given.RequestOrigin, *, yes: bool) -> int:
+def post_to_several(kind: str, several: FilterOptions, asking: RequestOrigin, *, yes: bool) -> int:
     """Post a request to each run that meets the conditions; without `yes` only print the runs. Raises ConfigError."""
     by = known_actor(asking.by, "decides")
 
@@ -357,7 +383,17 @@ def post_to_several(kind: str, several: FilterOptions, asking: given.RequestOrig
         ]
         for one in done:
             if asking.json:
-                say_json(_several_json(one, left))
+                say_json(
+                    {
+                        "run_id": one.run.run_id,
+                        "status": one.run.status,
+                        "agent": one.run.agent,
+                        "request": None if one.posted is None else one.posted.id,
+                        "repeated": one.repeated,
+                        "refused": one.refused,
+                        "owner_gone": one.run.run_id in left,
+                    }
+                )
             else:
                 say(_several_line(kind, one))
         if not asking.json:
@@ -382,15 +418,3 @@ def _several_line(kind: str, one: RunRequest) -> str:
         return f"{'was posted before, not again' if one.repeated else 'posted'}: {kind} for run {run_id}"
     agent = f", agent {shown(one.run.agent)}" if one.run.agent else ""
     return f"  {run_id}  {one.run.status}{agent}, {shown(one.run.state) or 'not started'}"
-
-
-def _several_json(one: RunRequest, left: list[str]) -> dict[str, Any]:
-    return {
-        "run_id": one.run.run_id,
-        "status": one.run.status,
-        "agent": one.run.agent,
-        "request": None if one.posted is None else one.posted.id,
-        "repeated": one.repeated,
-        "refused": one.refused,
-        "owner_gone": one.run.run_id in left,
-    }

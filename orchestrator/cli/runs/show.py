@@ -62,7 +62,7 @@ class RunOverview:
 def show(
     run: given.RunId,
     *,
-    full: given.Full = False,
+    full: Annotated[bool, typer.Option("--full", help="Show the calls of its questions completely.")] = False,
     timeline: Annotated[
         Path | None,
         typer.Option(
