@@ -355,7 +355,12 @@ class StepWork:
             kept = {conflict.path for conflict in conflicts}
             hidden = any(change.path in kept for change in self._stack.changes if change.step == label)
             if label in labels and not hidden:
-                part = await self._put_back(label)
+                try:
+                    part = await self._stack.undo(step=label)
+                except OSError as error:
+                    path = next(one.path for one in reversed(self._stack.changes) if one.step == label)
+                    fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
+                    raise ApprovalError(fault) from error
                 changes += part.changes
                 conflicts += part.conflicts
                 if not part.conflicts:
@@ -363,14 +368,6 @@ class StepWork:
                     if step_id in self._done:
                         self._done.remove(step_id)
         return UndoReport(tuple(changes), tuple(conflicts))
-
-    async def _put_back(self, label: str) -> UndoReport:
-        try:
-            return await self._stack.undo(step=label)
-        except OSError as error:
-            path = next(change.path for change in reversed(self._stack.changes) if change.step == label)
-            fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
-            raise ApprovalError(fault) from error
 
     async def _append(self, *drafts: Draft) -> None:
         await write_records(self._journal, self._lease, *drafts)

@@ -132,13 +132,6 @@ class PostedAnswers:
         return next((one for one in unread if _counts(self._journal, one, now)), None)
 
 
-async def refuse_late(run: ApprovalRun, journal: ProjectJournal) -> None:
-    """Record that answers to a plan that does not wait any more are refused. Raises StoreDown."""
-    for posted in _unread(journal, await _posted(run, journal)):
-        if not _counts(journal, posted, 0.0):
-            note_answer(run, posted, refused=f"the plan does not wait any more: {run.ctx.plan_status}")
-
-
 async def _posted(run: ApprovalRun, journal: ProjectJournal, since: int = 0) -> list[Posted]:
     try:
         return await journal.inbox(run.run_id, since)
@@ -350,7 +343,18 @@ class ApprovalSession:
         then.
         """
         before = self.run
-        await self._end()
+        if before is not None:
+            outcome, reason = ending(before.ctx)
+            now = self.clock.time()
+            body = {"outcome": outcome.value, "reason": reason, "at": now, "t": self._active(before)}
+            await self.driver.announce(before, "ended", body)
+            seconds = before.elapsed(self.clock.monotonic())
+            name, facts = APPROVAL.name, (before.seq, before.ctx.iteration)
+            self.driver.publish(
+                RunCompleted(
+                    name, before.run_id, before.cursor.state, outcome.value, reason, now, seconds, *facts
+                )
+            )
         self.launch = dict(launch)
         name, own = run_id or request_id(ctx.number), {**self._data, **(data or {})}
         run = self.run = Run(self.machine, name, ctx, self.deps, data=own or None)
@@ -375,20 +379,6 @@ class ApprovalSession:
             if number <= last and head.owner is None:
                 await self.journal.erase(head.run_id)
         store.forget_plans(self.folder, last)
-
-    async def _end(self) -> None:
-        run = self.run
-        if run is None:
-            return
-        outcome, reason = ending(run.ctx)
-        now = self.clock.time()
-        body = {"outcome": outcome.value, "reason": reason, "at": now, "t": self._active(run)}
-        await self.driver.announce(run, "ended", body)
-        seconds = run.elapsed(self.clock.monotonic())
-        name, facts = APPROVAL.name, (run.seq, run.ctx.iteration)
-        self.driver.publish(
-            RunCompleted(name, run.run_id, run.cursor.state, outcome.value, reason, now, seconds, *facts)
-        )
 
     async def drive(
         self, run: ApprovalRun, event: ApprovalEvent | None = None, answer: Posted | None = None
@@ -432,7 +422,9 @@ class ApprovalSession:
         """Refuse control requests that came while no process worked or too late, also in the journal."""
         await listener.deliver(run, self.journal)
         control_request.taken(run)
-        await refuse_late(run, self.journal)
+        for posted in _unread(self.journal, await _posted(run, self.journal)):
+            if not _counts(self.journal, posted, 0.0):
+                note_answer(run, posted, refused=f"the plan does not wait any more: {run.ctx.plan_status}")
         if run.writes.drafts:
             await self._park(run)
 
@@ -500,24 +492,20 @@ async def recover(session: ApprovalSession) -> RecoveryNote | None:
     if run is None:
         return None
     if session.damage is not None:
-        return await _corrupt(session, run)
+        # No step is undone or resumed before a person has checked.
+        why = str(session.damage)
+        code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
+        run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
+        found = RecoveryNote("corrupt", ApprovalState.FAILED.value, why, session.clock.time(), options=MANUAL)
+        session.journal.projection.forget()
+        await _jumped(session, run, ApprovalState.FAILED, found, corrupt=True)
+        session.damage = None
+        return found
     if not session.up_to_date and run.lease is not None:
         await session.journal.refresh(run.lease.seq)
     await session.refuse_posted(run)
     way = _WAYS.get(ApprovalState(run.cursor.state))
     return None if way is None else await way(session, run)
-
-
-async def _corrupt(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
-    """Set the run to Failed: no step is undone or resumed before a person has checked."""
-    why = str(session.damage)
-    code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
-    run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
-    found = RecoveryNote("corrupt", ApprovalState.FAILED.value, why, session.clock.time(), options=MANUAL)
-    session.journal.projection.forget()
-    await _jumped(session, run, ApprovalState.FAILED, found, corrupt=True)
-    session.damage = None
-    return found
 
 
 async def _executing(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:

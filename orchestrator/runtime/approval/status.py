@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,8 +164,21 @@ def status_of(  # noqa: PLR0917 - the parts of a status
     here: bool = False,
 ) -> Status:
     """Return the status of a request. `version` selects an earlier plan; `here`: this process holds the project."""
-    plain = ctx.plan if version is None else _version(ctx, version)
-    kept = ctx.kept
+    plain, kept = ctx.plan, ctx.kept
+    if version is not None:  # of the present plan, if it has several
+        now, found = ctx.plan or {}, [one for one in ctx.versions if one["version"] == version]
+        same = [one for one in found if one["id"] == now.get("id")]
+        plain = next((one["plan"] for one in same or found), None)
+    plan = None
+    if plain is not None:
+        with contextlib.suppress(ApprovalError):  # a resume reports a plan that cannot be read
+            plan = ApprovalPlan.read(plain)
+    if owner is not None:  # what a person can do, the most likely first
+        actions = [*_EXPECTED_ACTIONS.get(state, ())]
+    else:
+        actions = [*_OWN[state](ctx, log)] if state in _OWN else []
+    if ctx.plan is not None:
+        actions += "show", "diff"
     return Status(
         state=state,
         run_id=run_id,
@@ -174,7 +187,7 @@ def status_of(  # noqa: PLR0917 - the parts of a status
         question=IntentQuestion(ctx.question, kept, kept.get("confidence") if kept else None)
         if ctx.question
         else None,
-        plan=_readable(plain),
+        plan=plan,
         plan_status=ctx.plan_status,
         versions=tuple((str(one["id"]), int(one["version"])) for one in ctx.versions),
         approved_at=ctx.consent.at if ctx.consent else None,
@@ -185,36 +198,10 @@ def status_of(  # noqa: PLR0917 - the parts of a status
         crashed=owner is None and not here and state in WORKING,
         undone=tuple(ctx.undone),
         conflicts=tuple(ctx.conflicts),
-        actions=tuple(_actions(state, ctx, log, owner)),
+        actions=tuple(actions),
         owner=owner,
         launch=launch or {},
     )
-
-
-def _readable(plain: Mapping[str, Any] | None) -> ApprovalPlan | None:
-    """Return a plan; None if there is none or it is unreadable, which a resume reports."""
-    try:
-        return None if plain is None else ApprovalPlan.read(plain)
-    except ApprovalError:
-        return None
-
-
-def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
-    now = ctx.plan or {}
-    found = [one for one in ctx.versions if one["version"] == version]
-    same = [one for one in found if one["id"] == now.get("id")]
-    chosen: Iterable[Mapping[str, Any]] = same or found
-    return next((one["plan"] for one in chosen), None)
-
-
-def _actions(state: ApprovalState, ctx: ApprovalContext, log: StepLog, owner: str | None) -> Iterator[str]:
-    """Yield the possible actions of a person, the most likely first."""
-    if owner is not None:
-        yield from _EXPECTED_ACTIONS.get(state, ())
-    else:
-        yield from _OWN[state](ctx, log) if state in _OWN else ()
-    if ctx.plan is not None:
-        yield from ("show", "diff")
 
 
 def _idle(ctx: ApprovalContext, _: StepLog) -> Iterator[str]:

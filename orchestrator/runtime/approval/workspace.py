@@ -54,7 +54,6 @@ from orchestrator.machines.approval.plan import (
     Fingerprint,
     Intent,
     PlanDraft,
-    PlanStep,
     StepKind,
     StepOutcome,
     digest_of,
@@ -669,26 +668,18 @@ def _all(plan: ApprovalPlan, now: dict[str, FileContent | None]) -> tuple[FileDi
     for step in plan.steps:
         if step.kind is StepKind.RUN:
             shown.append(FileDiff(step.id, step.kind.value, "", shlex.join(step.argv), note=NO_UNDO))
-        shown += [_one(step, file, now) for file in step.files]
+        for file in step.files:
+            note, found = "", now.get(file.path)
+            if found is None:  # not the file of the plan: show the plan's own text
+                text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
+                note = "the file is not as it was when the plan was made"
+            else:
+                before, after = found.text, changed(step.kind, file, found)
+                text = patch.make(file.path, before, after)
+                content = None if after is None else encoded(after, found.fingerprint.encoding)
+                now[file.path] = FileContent(fingerprint(file.path, content), after)
+            # Lines of a diff, without its header lines, which may be missing.
+            lines = patch.split(text)[2 if text.startswith("--- ") else 0 :]
+            added, removed = (sum(line.startswith(mark) for line in lines) for mark in "+-")
+            shown.append(FileDiff(step.id, step.kind.value, file.path, text, added, removed, note))
     return tuple(shown)
-
-
-def _one(step: PlanStep, file: FileChange, now: dict[str, FileContent | None]) -> FileDiff:
-    found = now.get(file.path)
-    if found is None:  # not the file of the plan: show the plan's own text
-        text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
-        note = "the file is not as it was when the plan was made"
-        return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text), note=note)
-    before, after = found.text, changed(step.kind, file, found)
-    text = patch.make(file.path, before, after)
-    content = None if after is None else encoded(after, found.fingerprint.encoding)
-    made = Fingerprint(path=file.path) if content is None else fingerprint(file.path, content)
-    now[file.path] = FileContent(made, after)
-    return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text))
-
-
-def _counted(text: str) -> tuple[int, int]:
-    """Return the number of added and removed lines of a diff, without its header lines, which may be missing."""
-    lines = patch.split(text)
-    marks = [line[:1] for line in lines[2 if text.startswith("--- ") else 0 :]]
-    return marks.count("+"), marks.count("-")

@@ -52,18 +52,16 @@ def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
     for message in messages:
         key = None
         if message.role == "tool":
-            while position < len(ctx.results) and not _says(message, ctx.results[position]):
+            while position < len(ctx.results):
+                result = ctx.results[position]
+                same = result is not None and (result.content is message.content or result.parts)
+                if result is not None and same and result.is_said_by(message):
+                    break
                 position += 1
             if position < len(ctx.results):
                 key, position = f"{ctx.iteration}:{position}", position + 1  # `key_of`
         plain.append(message.to_openai() if key is None else {"done": key})
     return plain
-
-
-def _says(message: Message, result: ToolResult | None) -> bool:
-    if result is None or (result.content is not message.content and not result.parts):
-        return False
-    return result.is_said_by(message)
 
 
 def _output(ctx: LoopContext) -> Mapping[str, Any]:

@@ -546,7 +546,11 @@ class CodingAgent:
         ended = await self._run(request, call)
         if call.session is not None and self._did_nothing(ended):
             ended = await self._run(request, replace(call, session=None))
-        answer = self._read(request, ended)
+        answer = answer_of(self.preset, ended)
+        if answer is None:
+            said = last_words(ended.err) or last_words(ended.out)
+            how = ended.how if ended.code else "printed output of an unknown form"
+            raise self._failed(request, how + (f": {said}" if said else ""))
         model = answer.model or call.model
         request.spend(answer.usage, agent=self.preset.name, model=model, session=answer.session)
         if answer.error is not None:
@@ -587,15 +591,6 @@ class CodingAgent:
             instruction(OUTPUTS[request.role].model_json_schema()),
         ]
         return "\n\n".join(filter(None, parts))
-
-    def _read(self, request: AgentRequest, ended: ProgramExit) -> CodingAnswer:
-        """Return the answer of a program. Raises AgentFailed if its output cannot be read."""
-        answer = answer_of(self.preset, ended)
-        if answer is not None:
-            return answer
-        said = last_words(ended.err) or last_words(ended.out)
-        how = ended.how if ended.code else "printed output of an unknown form"
-        raise self._failed(request, how + (f": {said}" if said else ""))
 
     def _failed(self, request: AgentRequest, how: str, *, retriable: bool = False) -> AgentFailed:
         return agent_failed(request, self.preset.program, how, retriable=retriable)

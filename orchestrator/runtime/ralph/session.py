@@ -331,12 +331,15 @@ class SessionDirectory:
     def mark(self, task_id: str, to: Marker) -> None:
         """Move a task's marker; does nothing if it is set already. Raises IllegalMove, OutsideEdit."""
         if not self._shelf.is_as_read(PROGRESS):
-            there = self._read_now(PROGRESS).get(task_id)
+            now = (self._shelf.content(PROGRESS) or b"").decode("utf-8", "surrogateescape")
+            there = _READERS[PROGRESS](outline(now)).get(task_id)  # as it is now, without remembering it
             if there is None or there.mark is not to:
                 raise OutsideEdit(self._shelf.where(PROGRESS))
             self.refresh()  # the agent of the task has marked it
             return
-        task = self._known(task_id)
+        task = next((task for task in self._tasks if task.id == task_id), None)
+        if task is None:
+            raise SessionFileError(self._shelf.where(TASKS), 0, f"unknown task {task_id!r}")
         if check_move(task_id, task.marker, to):
             self._put(task, to)
 
@@ -426,8 +429,14 @@ class SessionDirectory:
         if strange := sorted(set(answers) - known):
             listed = ", ".join(sorted(known)) or "none"
             raise SessionFileError(str(self.path), 0, f"unknown question {strange[0]!r}; known: {listed}")
-        for name, text in self._papers().items():
-            self._shelf.write(name, _with_answers(name, text, answers, source))
+        for name, before in self._papers().items():
+            text = before
+            for question_id, said in answers.items():
+                found = outline(text)
+                for one in asking.question_entries(found):
+                    if _prefix(name) + one.id == question_id and said.strip():
+                        text = asking.answered(found, one, said, source)
+            self._shelf.write(name, text)
 
     def instructions(self) -> tuple[Mapping[str, str], str]:
         """Return the front matter and the text of the instructions file."""
@@ -451,12 +460,6 @@ class SessionDirectory:
             *(f"plan.questions.{category}.md" for category in asking.CATEGORIES),
         ]
         return {name: text for name in names if (text := self._shelf.read(name)) is not None}
-
-    def _known(self, task_id: str) -> Task:
-        task = next((task for task in self._tasks if task.id == task_id), None)
-        if task is None:
-            raise SessionFileError(self._shelf.where(TASKS), 0, f"unknown task {task_id!r}")
-        return task
 
     def _put(self, task: Task, to: Marker) -> None:
         """Write the marker of a task to progress.md, adding a line if necessary, and to its box in tasks.md, if any."""
@@ -484,24 +487,11 @@ class SessionDirectory:
             raise SessionFileError(self._shelf.where(name), first.line, first.why)
         return found
 
-    def _read_now(self, name: str) -> TaskList:
-        """Read a list without remembering its content."""
-        return _READERS[name](outline((self._shelf.content(name) or b"").decode("utf-8", "surrogateescape")))
-
 
 def _prefix(name: str) -> str:
     """Return the prefix of question ids of a file: empty for the general file, else the category."""
     category = name.removeprefix("plan.questions").removesuffix("md").strip(".")
     return f"{category}:" if category else ""
-
-
-def _with_answers(name: str, text: str, answers: Mapping[str, str], source: str) -> str:
-    for question_id, said in answers.items():
-        found = outline(text)
-        for one in asking.question_entries(found):
-            if _prefix(name) + one.id == question_id and said.strip():
-                text = asking.answered(found, one, said, source)
-    return text
 
 
 PLAN = "plan.md"

@@ -119,7 +119,11 @@ def spoken(
         if "done" in raw and "role" not in raw:
             key = str(raw["done"])
             body = done.get(key, {})
-            call = body.get("call") or _call(key, calls)
+            call, position = body.get("call") or {}, key.rpartition(":")[2]
+            if not call and position.isdecimal() and int(position) < len(calls):  # of the latest turn
+                raw_call = calls[int(position)]
+                name = (raw_call.get("function") or raw_call).get("name")
+                call = {"id": raw_call.get("id") or "", "name": name or ""}
             message: dict[str, Any] = {"role": "tool", "content": body.get("content", "")}
             message |= {"tool_call_id": call.get("id", ""), "name": call.get("name", "")}
             if body.get("outcome") not in RETURNED:
@@ -129,15 +133,6 @@ def spoken(
             calls = raw.get("tool_calls") or calls
             found.append(TranscriptEntry(raw, answer))
     return found
-
-
-def _call(key: str, calls: Sequence[Raw]) -> Raw:
-    """Return id and name of a call of the latest turn; an empty mapping if there is none."""
-    position = key.rpartition(":")[2]
-    if not position.isdecimal() or int(position) >= len(calls):
-        return {}
-    raw = calls[int(position)]
-    return {"id": raw.get("id") or "", "name": (raw.get("function") or raw).get("name") or ""}
 
 
 Body = Mapping[str, Any]

@@ -288,9 +288,8 @@ class CheckpointManager:
         if graph != GRAPH:
             raise Corrupt(f"{self.name!r} is a run of graph {graph!r}, not a checkpoint of a state machine")
         bodies = [record.body for record in records if record.kind == KIND]
-        return self._joined(bodies) if bodies else None
-
-    def _joined(self, bodies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        if not bodies:
+            return None
         history: list[Any] = []
         whole: dict[str, Any] = {}
         checksum = None

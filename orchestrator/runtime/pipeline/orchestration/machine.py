@@ -42,7 +42,7 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.kernel.run import Cursor, Run
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
-from orchestrator.machines.pipeline.model import OFF, OrchestrationState, PipelineContext, PipelineLimits
+from orchestrator.machines.pipeline.model import OFF, OrchestrationState, PipelineContext
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator_callbacks.pipeline import before
@@ -482,9 +482,17 @@ class OrchestrationStateMachine:
             return False
         if not self.can_transition_to(to_state):
             raise self._refused(to_state)
-        _check(duration_seconds, tokens_consumed)
+        tokens: object = tokens_consumed
+        if not (isinstance(tokens, int) and tokens >= 0) or not 0 <= (duration_seconds or 0.0) < math.inf:
+            raise ConfigError(  # a report could not add them up
+                "duration_seconds must be a finite number, 0 or more, and tokens_consumed a whole number, 0 or more"
+            )
         run, event = self._run, EVENT_OF[self.current_state, OrchestrationState(to_state)]
-        run.ctx.limits = self._limits(strict=strict)
+        run.ctx.limits = OFF
+        if strict:
+            run.ctx.limits = replace(
+                OFF, max_iterations=self.max_iterations, max_refinements=self.max_refinements
+            )
         if duration_seconds is None and self.current_state == OrchestrationState.INITIALIZED:
             duration_seconds = 0.0
         run.annotate(TransitionNote(tokens_consumed, reason or "", duration_seconds))
@@ -594,11 +602,6 @@ class OrchestrationStateMachine:
         said = self.history[-1].reason if self.history else None
         return Ending(Outcome.FAILED, said if said in REASONS[Outcome.FAILED] else "internal")
 
-    def _limits(self, *, strict: bool) -> PipelineLimits:
-        if not strict:
-            return OFF
-        return replace(OFF, max_iterations=self.max_iterations, max_refinements=self.max_refinements)
-
     def _take_up(self) -> None:
         """Publish the start of the run, or its resumption from a checkpoint. Constructing a machine starts no run."""
         run, now = self._run, self._clock.monotonic()
@@ -662,14 +665,6 @@ class OrchestrationStateMachine:
             fact.dwell,
             fact.tokens,
             fact.reason or "none",
-        )
-
-
-def _check(seconds: float | None, tokens: object) -> None:
-    """Raise ConfigError for numbers that a report cannot add up."""
-    if not (isinstance(tokens, int) and tokens >= 0) or not 0 <= (seconds or 0.0) < math.inf:
-        raise ConfigError(
-            "duration_seconds must be a finite number, 0 or more, and tokens_consumed a whole number, 0 or more"
         )
 
 
