@@ -58,8 +58,8 @@ class Launch:
     """A model spec; None if another program than the command line started the run."""
     base_url: str | None = None
     structured: str | None = None
-    reasoning_field: str | None = None
     """`prompt`: the prompt of a vendor's model contains the output schema; None: the vendor's own mode is used."""
+    reasoning_field: str | None = None
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     """Command lines or URLs of MCP servers, each with an optional prefix `NAME=`."""
@@ -346,10 +346,6 @@ def _openai(rest: str, form: ModelForm, api: Literal["chat", "responses"] = "cha
     return ModelChoice(OpenAI(rest, api=api, api_key=settings.openai_api_key, max_response_bytes=most, **how))
 
 
-def _openai_responses(rest: str, form: ModelForm) -> ModelChoice:
-    return _openai(rest, form, "responses")
-
-
 def _anthropic(rest: str, form: ModelForm) -> ModelChoice:
     from orchestrator.providers.anthropic import Anthropic
 
@@ -403,28 +399,26 @@ def _answers(found: object) -> bool:
 def _replay(rest: str) -> ModelChoice:
     from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
 
-    options: str | None = None
-    file, mark, chosen = rest.rpartition("#")
-    if not mark or Path(rest).exists():
-        file = rest
-    else:
-        options = chosen
+    file, mark, after = rest.rpartition("#")
+    chosen: str | None = after
+    if not mark or Path(rest).exists():  # no id, or a file whose name has a `#`
+        file, chosen = rest, None
     records = list(load(file))
     ids = [record.id for record in records]
-    if options is None and len(records) == 1:
-        options = ids[0]
-    if options not in ids:
+    if chosen is None and len(records) == 1:
+        chosen = ids[0]
+    if chosen not in ids:
         known = ", ".join(ids[:_MOST_IDS]) + (", …" if len(ids) > _MOST_IDS else "")
-        problem = "holds several conversations" if options is None else f"has no conversation {options!r}"
+        problem = "holds several conversations" if chosen is None else f"has no conversation {chosen!r}"
         raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
-    record = records[ids.index(options)]
+    record = records[ids.index(chosen)]
     return ModelChoice(ReplayLLM(record, strict=False), ReplayTools(record))
 
 
 _OURS: Mapping[str, Callable[[str], ModelChoice]] = {"python": _python, "replay": _replay}
 _VENDORS: Mapping[str, Callable[[str, ModelForm], ModelChoice]] = {
     "openai": _openai,
-    "openai-responses": _openai_responses,
+    "openai-responses": partial(_openai, api="responses"),
     "anthropic": _anthropic,
     "pydantic-ai": _pydantic_ai,
 }
