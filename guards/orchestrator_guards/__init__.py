@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from orchestrator_guards.approval import (
     DIGEST_VERSION,
+    GATES,
+    BlockedGate,
     Refusal,
     approval_digest,
     describe_answer,
+    first_blocked,
     judge_answer,
     repeats_answer,
     stale_approval,
 )
-from orchestrator_guards.attempts import (
-    completion_retries,
-    planning_retries,
-    qa_cycles,
-    refinements,
-    replans,
-    structured_retries,
-    task_attempts,
-)
 from orchestrator_guards.budget import (
     affordable,
+    completion_retries,
     cost,
     cost_unknown,
     elapsed,
@@ -33,11 +28,17 @@ from orchestrator_guards.budget import (
     iterations,
     next_streak,
     output_tokens,
+    planning_retries,
+    qa_cycles,
+    refinements,
+    replans,
     request_cost,
     reserve,
     restarts,
     retries,
+    structured_retries,
     sub_calls,
+    task_attempts,
     tokens,
     tool_calls,
     tool_cap,
@@ -47,17 +48,26 @@ from orchestrator_guards.budget import (
 from orchestrator_guards.condition import (
     present,
 )
-from orchestrator_guards.gate import (
-    GATES,
-    BlockedGate,
-    first_blocked,
-)
 from orchestrator_guards.progress import (
+    CHANGE_PATIENCE,
+    MAX_PERIOD,
+    POLL_PATIENCE,
+    WINDOW,
     Escalation,
+    ObservedCall,
+    Policy,
+    Stall,
+    StallKind,
+    TurnFingerprint,
+    call_key,
+    call_keys,
     escalation,
     expected,
+    fingerprint,
     progress,
     repeated_success,
+    stall,
+    window_size,
 )
 from orchestrator_guards.quality import (
     Analysis,
@@ -66,27 +76,9 @@ from orchestrator_guards.quality import (
     analysis,
     grade,
 )
-from orchestrator_guards.repetition import (
-    CHANGE_PATIENCE,
-    MAX_PERIOD,
-    POLL_PATIENCE,
-    WINDOW,
-    Stall,
-    StallKind,
-    stall,
-    window_size,
-)
 from orchestrator_guards.result import (
     FAILURE_PHRASES,
     failed_result,
-)
-from orchestrator_guards.turn import (
-    ObservedCall,
-    Policy,
-    TurnFingerprint,
-    call_key,
-    call_keys,
-    fingerprint,
 )
 from orchestrator_guards.verdict import (
     GUARD_NAMES,

@@ -1,4 +1,6 @@
-"""Limit the resources that a run may use. The source of the numbers is up to the caller.
+"""Limit the resources that a run may use, and the attempts at one piece of work.
+
+The source of the numbers is up to the caller.
 
 Every guard takes (observed, limit), is evaluated *before* the next use, and allows exactly `limit` of them: ok iff
 `limit == 0 or observed < limit`. Zero is unlimited. Settings reject a negative limit; here it refuses everything, and
@@ -191,3 +193,46 @@ def reserve(limit: float, share: float) -> float:
     if isinstance(limit, int):
         return max(1, math.floor(soft + _ROUNDING)) if limit else 0
     return soft
+
+
+def structured_retries(attempts: int, limit: int) -> Verdict:
+    """Decide whether the model may repair output that does not match the schema. `attempts`: repairs so far.
+
+    Example:
+        >>> [structured_retries(attempts, 2).ok for attempts in (0, 1, 2)]
+        [True, True, False]
+    """
+    return Verdict(limit == 0 or attempts < limit, "structured_retries", attempts, limit)
+
+
+def completion_retries(attempts: int, limit: int) -> Verdict:
+    """Decide whether an unusable answer (empty, an error object) may be requested again.
+
+    `attempts`: repeated requests of the run so far.
+    """
+    return Verdict(limit == 0 or attempts < limit, "completion_retries", attempts, limit)
+
+
+def task_attempts(attempts: int, limit: int) -> Verdict:
+    """Decide whether one task may be executed once more. `attempts`: executions of that task so far."""
+    return Verdict(limit == 0 or attempts < limit, "task_attempts", attempts, limit)
+
+
+def refinements(attempts: int, limit: int) -> Verdict:
+    """Decide whether nearly good work may be refined once more. `attempts`: refinements of the run so far."""
+    return Verdict(limit == 0 or attempts < limit, "refinements", attempts, limit)
+
+
+def qa_cycles(attempts: int, limit: int) -> Verdict:
+    """Decide whether one more question and answer cycle may start. `attempts`: cycles so far."""
+    return Verdict(limit == 0 or attempts < limit, "qa_cycles", attempts, limit)
+
+
+def planning_retries(attempts: int, limit: int) -> Verdict:
+    """Decide whether an invalid plan may be written again. `attempts`: rewrites so far."""
+    return Verdict(limit == 0 or attempts < limit, "planning_retries", attempts, limit)
+
+
+def replans(attempts: int, limit: int) -> Verdict:
+    """Decide whether the run may return to planning once more. `attempts`: returns so far."""
+    return Verdict(limit == 0 or attempts < limit, "replans", attempts, limit)

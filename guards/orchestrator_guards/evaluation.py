@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from orchestrator_guards import attempts, budget, condition, turn
+from orchestrator_guards import budget, condition
 from orchestrator_guards.money import MICRO_UNITS
-from orchestrator_guards.progress import progress
+from orchestrator_guards.progress import TurnFingerprint, digest, progress
 from orchestrator_guards.verdict import Verdict
 
 GUARDS: Final = "guards"
@@ -44,10 +44,7 @@ def _guards_of(module: ModuleType) -> dict[str, Guard]:
 
 
 FUNCTIONS: Final[Mapping[str, Guard]] = MappingProxyType(
-    _guards_of(attempts)
-    | _guards_of(budget)
-    | _guards_of(condition)
-    | _guards_of(sys.modules[progress.__module__])
+    _guards_of(budget) | _guards_of(condition) | _guards_of(sys.modules[progress.__module__])
 )
 """Name of a guard function -> the function."""
 
@@ -147,7 +144,7 @@ def _is_plain(number: object) -> bool:
 
 def _of_tool(verdict: Verdict) -> Row:
     ok, guard, observed, limit, tool = verdict
-    return ok, guard, observed, limit, guard, turn.digest(budget.tool_key(tool)), observed, limit
+    return ok, guard, observed, limit, guard, digest(budget.tool_key(tool)), observed, limit
 
 
 def _of_cost(verdict: Verdict) -> Row:
@@ -176,10 +173,10 @@ def _parameters(function: str) -> tuple[str, ...]:
     return ("observed", "limit") if known is None else tuple(inspect.signature(known).parameters)
 
 
-def _window(turns: Sequence[Any]) -> list[turn.TurnFingerprint]:
+def _window(turns: Sequence[Any]) -> list[TurnFingerprint]:
     """Return a window as the guard takes it, from its JSON form."""
     return [
-        turn.TurnFingerprint(
+        TurnFingerprint(
             tuple(calls), tuple(results), failed, text, frozenset(tools), tuple(errors), advances, waits
         )
         for calls, results, failed, text, tools, errors, advances, waits in turns

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.llm.message import ToolCall
 from orchestrator.tools.spec import tool
-from orchestrator_callbacks.llm_loop.approval_rule import (
+from orchestrator_callbacks.llm_loop.admission import (
     ApprovalDecision,
     approval_flag,
     definition_of,

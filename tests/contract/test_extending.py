@@ -80,7 +80,7 @@ async def test_a_reflection_warns_the_model_and_leads_to_the_budgets():
 
 GUARD = [
     Edit(
-        "guards/orchestrator_guards/attempts.py",
+        "guards/orchestrator_guards/budget.py",
         "",
         """
 

@@ -206,13 +206,11 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator_guards.money": {
         "MICRO_UNITS": 1000000,
     },
-    "orchestrator_guards.repetition": {
+    "orchestrator_guards.progress": {
         "WINDOW": 16,
         "MAX_PERIOD": 8,
         "POLL_PATIENCE": 10,
         "CHANGE_PATIENCE": 2,
-    },
-    "orchestrator_guards.turn": {
         "CANONICAL_ARGUMENTS": 2048,
         "CANONICAL_RESULT": 256,
     },

@@ -201,7 +201,7 @@ CONCEPTS = {
     "turn accounting": "callbacks/orchestrator_callbacks/llm_loop/turn_accounting.py",
     "control request": "callbacks/orchestrator_callbacks/approval/control_request.py",
     "conversation": "callbacks/orchestrator_callbacks/rlm/conversation.py",
-    "repetition": "guards/orchestrator_guards/repetition.py",
+    "progress": "guards/orchestrator_guards/progress.py",
     "plan executor": "runtime/approval/plan_executor.py", "workspace": "runtime/approval/workspace.py",
     "rate limiter": "runtime/approval/rate_limiter.py", "agent tool": "runtime/llm_loop/agent_tool.py",
     "prompt stage": "runtime/pipeline/prompt_stage.py", "command agent": "runtime/ralph/coding_agent.py",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import orchestrator_guards
 from orchestrator_guards import ObservedCall, TurnFingerprint, call_key, call_keys, fingerprint
-from orchestrator_guards.turn import CANONICAL_ARGUMENTS, CANONICAL_RESULT, canonical, digest
+from orchestrator_guards.progress import CANONICAL_ARGUMENTS, CANONICAL_RESULT, canonical, digest
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

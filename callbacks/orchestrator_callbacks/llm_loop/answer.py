@@ -4,22 +4,36 @@ An incomplete answer is never a complete one: the vendor's finish reason decides
 that a filter cut or with which the model refused ends the run as partial. Only a cut text is requested again, if the
 limits say so, because a filter and a refusal would answer in the same way. An answer with an output type is requested
 again in each case, because an incomplete value is no value.
+
+Output validators of the host accept, change or refuse the parsed answer. A refused one is requested again like an
+answer that does not fit its schema. A changed output is stored in the context, so that a run that is resumed after
+the check has the same output and the validators do not run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from orchestrator.errors import CompletionError, LimitReached
+from pydantic_core import to_jsonable_python
+
+from orchestrator.errors import CompletionError, ConfigError, LimitReached, ModelRetry
+from orchestrator.kernel.cancellation import host_call, in_thread
+from orchestrator.kernel.hooks import takes
 from orchestrator.kernel.record import BudgetChecked, OperationAttempt
 from orchestrator.llm.finish_reason import INCOMPLETE, FinishReason
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.tools.result import why_of
+from orchestrator.tools.spec import ToolContext
 from orchestrator_callbacks.llm_loop import turn_accounting
-from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_callbacks.llm_loop.guard_record import record_guards
+from orchestrator_callbacks.llm_loop.deps import LoopRun, OutputValidator, tool_context
+from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import Verdict, completion_retries, fingerprint
 
 FEEDBACK = (
@@ -132,3 +146,76 @@ def _replace_feedback(run: LoopRun, issue: str) -> None:
     left = most - state.retries
     feedback = FEEDBACK.format(attempt=state.retries, most=most, issue=issue, form=form, left=left)
     ctx.messages.append(Message("user", feedback))
+
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+_NAME = "output_validator"
+
+
+def as_validator(function: Any) -> OutputValidator:
+    """Return a function of (output, context) as an async one; a sync one runs in a thread. Raises ConfigError."""
+    if not callable(function) or inspect.isclass(function) or not takes(function, 2):
+        raise ConfigError(f"output validator {function!r} must be a function of (output, context)")
+
+    async def validated(output: object, context: ToolContext) -> object:
+        if inspect.iscoroutinefunction(function):
+            return await host_call(function(output, context), "hook", _NAME)
+        work = partial(function, output, context)
+        value, error = await in_thread(work, _NAME, call=("hook", _NAME), stop=context.cancelled.set)
+        if error is not None:
+            raise error
+        return await host_call(value, "hook", _NAME) if inspect.isawaitable(value) else value
+
+    return validated
+
+
+async def validate(run: LoopRun) -> str | None:
+    """Pass the output to the validators in order; return the reason of a refusal, else None.
+
+    In the wrap-up turn, and after an incomplete answer that is accepted, nothing is requested again: a refused answer
+    leaves the run without an output.
+    """
+    ctx = run.ctx
+    if not run.deps.validators or ctx.output is None:
+        return None
+    await run.keep()  # a validator may act outside, so the answer is durable first
+    before = _plain(ctx.output)
+    context = tool_context(run, f"output:{ctx.iteration}", retry=ctx.completion.retries)
+    try:
+        for validator in run.deps.validators:
+            run.set_hook(_NAME)
+            changed = await validator(ctx.output, context)
+            if run.control.halted:  # the run was stopped meanwhile: stop here
+                await asyncio.sleep(0)
+            ctx.output = ctx.output if changed is None else changed
+    except ModelRetry as refusal:
+        return _refused(run, why_of(refusal))
+    after = _plain(ctx.output)
+    ctx.completion.output = None if after == before else after
+    return None
+
+
+def restore_output(run: LoopRun) -> None:
+    """Restore the output that the validators accepted, after the answer was parsed again."""
+    ctx, spec = run.ctx, run.deps.output
+    if ctx.completion.issue:
+        ctx.output = None
+    elif ctx.completion.output is not None:
+        try:
+            ctx.output = ctx.completion.output if spec is None else spec.read(ctx.completion.output)
+        except UnusableAnswer:  # a validator changed it to a value of another type
+            ctx.output = ctx.completion.output
+
+
+def _refused(run: LoopRun, why: str) -> str | None:
+    ctx = run.ctx
+    ctx.output = None
+    if not ctx.wrapping_up and not ctx.completion.incomplete:
+        return why
+    ctx.completion.issue = why
+    return None
+
+
+def _plain(output: object) -> Any:
+    return to_jsonable_python(output, fallback=str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import admission, guard_record, turn_accounting
+from orchestrator_callbacks.llm_loop import admission, turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
@@ -13,5 +13,5 @@ async def before_response_with_tools(run: LoopRun) -> None:
 
 async def before_restart_loop(run: LoopRun) -> None:
     """Restore the messages of the start of the run. Used budgets, including iterations, are not given back."""
-    guard_record.keep_window(run)
+    turn_accounting.keep_window(run)
     turn_accounting.start_over(run.ctx)

@@ -12,13 +12,12 @@ from orchestrator_callbacks.llm_loop import (
     answer,
     compaction,
     memory,
-    output_validation,
     tool_work,
     turn,
     turn_accounting,
 )
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
-from orchestrator_callbacks.llm_loop.guard_record import record_guards
+from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import first_refusal
 
 
@@ -87,7 +86,7 @@ async def enter_handle_completion(run: LoopRun) -> LoopEvent:
     issue = answer.read(run)
     if issue is not None and answer.request_another(run, issue):
         return LoopEvent.COMPLETION_RETRY
-    issue = await output_validation.validate(run)
+    issue = await answer.validate(run)
     if issue is None:
         return LoopEvent.COMPLETION_SUCCESS
     answer.request_another(run, issue)

@@ -31,8 +31,8 @@ from orchestrator_callbacks.llm_loop.admission import (
     set_form,
     unfinished,
 )
-from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through, tool_context
+from orchestrator_callbacks.llm_loop.turn import tool_scope
 from orchestrator_guards import tool_key
 
 

@@ -1,38 +1,198 @@
-"""One model request: its content, its attempts, and the effect of its answer on the run."""
+"""One model request: its content, its attempts, its answer in pieces, and the effect of the answer on the run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from operator import sub
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
-from orchestrator.kernel.record import LLMCall, OperationAttempt
+from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, host_call, limited
+from orchestrator.kernel.record import Around, Call, Follower, LLMCall, OperationAttempt
+from orchestrator.kernel.run import Run
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import (
     NO_USAGE,
+    ArgumentsPiece,
     Message,
+    ReasoningPiece,
     Request,
     Response,
     Route,
     ToolCall,
     Transcript,
     Usage,
+    encodable,
 )
+from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
+from orchestrator.llm.run_event import (
+    ModelRequestRetried,
+    ReasoningDelta,
+    TextDelta,
+    ToolArgumentsDelta,
+)
 from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
+from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, turn_accounting
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
-from orchestrator_callbacks.llm_loop.call_scope import complete_once
-from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
-from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_callbacks.llm_loop.request_usage import charge_interrupted, lost, priced, uncountable
+from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import retries
+
+
+def model_scope(run: Run[Any, Any], model: str) -> AbstractContextManager[object] | None:
+    """Return the context manager of a request that starts now."""
+    around = _around(run)
+    if around is None:
+        return None
+    iteration, at = run.ctx.iteration + 1, run.deps.clock.time()
+    return around(Call(run.graph.name, run.run_id, "model", model, iteration, 0, at))
+
+
+async def complete_once(run: Run[Any, Any], llm: LLM, model: str, request: Request) -> Response:
+    """Call a model once, within the total time of a call. If it ignores a cancellation, it is abandoned.
+
+    A model with a `total_timeout` of its own has no other one. The time in a rate limiter does not count. Raises
+    LLMError (`timeout`) after that time, which is retried as an error of the connection is.
+    """
+    seconds = None
+    if getattr(llm, "total_timeout", None) is None:
+        seconds = run.call_seconds(run.deps.clock.monotonic())
+    services = run.control.services
+    watched = services is not None and services.around is not None
+    with (model_scope(run, model) if watched else None) or _NO_SCOPE:
+        if seconds is None:
+            return await host_call(llm.complete(request), "model", model)
+        limit = TimeLimit()
+        if request.route is not None:
+            request.route.limit = limit
+        try:
+            work = partial(_completed, llm, model, request)
+            return await limited(work, None, run.deps.clock, limit, total=seconds)
+        except TimeLimitPassed as error:
+            raise LLMError(f"model {model!r} gave {error}", kind="timeout") from error
+
+
+async def _completed(llm: LLM, model: str, request: Request) -> Response:
+    return await host_call(llm.complete(request), "model", model)
+
+
+_NO_SCOPE = nullcontext()
+
+
+def tool_scope(
+    run: Run[Any, Any], ahead: int = 0
+) -> Callable[[ToolSpec, int], AbstractContextManager[object]] | None:
+    """Return the function that makes the context manager of a tool at a position.
+
+    `ahead` is 1 if the facts about these tools have the iteration after the present one.
+    """
+    around = _around(run)
+    if around is None:
+        return None
+
+    def scope(spec: ToolSpec, position: int) -> AbstractContextManager[object]:
+        iteration, at = run.ctx.iteration + ahead, run.deps.clock.time()
+        return around(Call(run.graph.name, run.run_id, "tool", spec.name, iteration, position, at))
+
+    return scope
+
+
+def _around(run: Run[Any, Any]) -> Around | None:
+    services = run.control.services
+    return None if services is None else services.around
+
+
+class DeltaStream:
+    """Requests one answer from the model in as many attempts as needed, and passes on its pieces meanwhile.
+
+    Each attempt has its own listener. A piece that an adapter delivers after the end of its attempt is dropped,
+    because the follower already knows that the answer starts again.
+    """
+
+    def __init__(self, run: LoopRun, follower: Follower) -> None:
+        self._run = run
+        self._follower = follower
+        self._attempt = 0
+        self._speaks = False
+        self._began = 0.0
+        self._first: float | None = None
+        self.arrived = 0
+        """Characters of the answer that the attempt has delivered."""
+
+    async def complete(self, request: Request) -> Response:
+        """Make one attempt. A listener that a host's hook set on the request gets the pieces as well."""
+        attempt = self._attempt = self._attempt + 1
+        self.arrived = 0
+        host, host_piece = request.on_delta, request.on_piece
+
+        def on_delta(text: str) -> None:
+            if host is not None:
+                host(text)
+            if text and self._speaks and attempt == self._attempt:
+                self._said(text)
+
+        def on_piece(piece: ReasoningPiece | ArgumentsPiece) -> None:
+            if host_piece is not None:
+                host_piece(piece)
+            if piece.text and self._speaks and attempt == self._attempt:
+                self._other(piece)
+
+        self._speaks, self._began = True, self._run.deps.clock.monotonic()
+        try:
+            run = self._run
+            followed = replace(request, on_delta=on_delta, on_piece=on_piece)
+            return await complete_once(run, run.deps.llm, run.deps.model, followed)
+        finally:
+            self._speaks = False
+
+    def take_first(self) -> float | None:
+        """Return, once, the seconds from the start of the attempt to its first piece; None without one."""
+        first, self._first = self._first, None
+        return first
+
+    def retried(self, number: int, reason: str, delay: float) -> None:
+        """Report that an attempt failed and another one follows."""
+        members = self._members() | {"attempt": number}
+        self._follower(ModelRequestRetried(**members, reason=reason, delay=delay))
+
+    def answer_refused(self, reason: str) -> None:
+        """Report that the last answer could not be used and is requested again."""
+        ctx = self._run.ctx
+        members = self._members() | {"iteration": ctx.iteration, "attempt": ctx.completion.retries}
+        self._follower(ModelRequestRetried(**members, reason=reason))
+
+    def _said(self, text: str) -> None:
+        self._note_piece(text)
+        self._follower(TextDelta(**self._members(), text=encodable(text)))
+
+    def _other(self, piece: ReasoningPiece | ArgumentsPiece) -> None:
+        self._note_piece(piece.text)
+        members, text = self._members(), encodable(piece.text)
+        if isinstance(piece, ReasoningPiece):
+            self._follower(ReasoningDelta(**members, text=text))
+        else:
+            tool = encodable(piece.tool)
+            self._follower(ToolArgumentsDelta(**members, position=piece.position, tool=tool, text=text))
+
+    def _note_piece(self, text: str) -> None:
+        self.arrived += len(text)
+        if self._first is None:
+            self._first = self._run.deps.clock.monotonic() - self._began
+
+    def _members(self) -> dict[str, Any]:
+        run = self._run
+        iteration, at = run.ctx.iteration + 1, run.deps.clock.time()
+        return {"run_id": run.run_id, "iteration": iteration, "attempt": self._attempt, "at": at}
+
 
 WRAP_UP = (
     "A limit of this run is reached ({limit}). Tools are no longer available. "

@@ -1,7 +1,7 @@
 """The handles of a run of code mode or tools mode, its budget, and its calls of models.
 
 Each run of a tree has a budget, which it shares with its queries and child runs: usage below counts in every budget
-above, and `llm_loop.reservation` decides when a request is sent. Before it is sent, the usage with an estimate for
+above, and `llm_loop.budget_account` decides when a request is sent. Before it is sent, the usage with an estimate for
 every answer in flight is recorded (`announce`), so that a crash does not lose it. Handles are live, some per run, and
 never stored.
 """
@@ -34,7 +34,7 @@ from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
 from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.rlm.model import ModeContext, RlmLimits
-from orchestrator_callbacks.llm_loop.call_scope import complete_once
+from orchestrator_callbacks.llm_loop.budget_account import PayingAccount, ReservationQueue
 from orchestrator_callbacks.llm_loop.deps import ServiceHost
 from orchestrator_callbacks.llm_loop.request_usage import (
     Pricing,
@@ -46,8 +46,7 @@ from orchestrator_callbacks.llm_loop.request_usage import (
     with_cost,
 )
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
-from orchestrator_callbacks.llm_loop.reservation import PayingAccount, ReservationQueue
-from orchestrator_callbacks.llm_loop.turn import malformed, was_sent
+from orchestrator_callbacks.llm_loop.turn import complete_once, malformed, was_sent
 from orchestrator_guards import (
     Verdict,
     cost_unknown,

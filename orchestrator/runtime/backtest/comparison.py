@@ -25,8 +25,8 @@ from orchestrator_callbacks.llm_loop import compaction, turn_accounting
 from orchestrator_callbacks.llm_loop.admission import verdicts_for
 from orchestrator_callbacks.llm_loop.answer import decide_retry, retry_verdicts
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
+from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import (
     Verdict,
     completion_retries,

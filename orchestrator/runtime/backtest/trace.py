@@ -24,7 +24,7 @@ from orchestrator.tools.result import RETURNED
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
 from orchestrator_guards.evaluation import GUARDS
-from orchestrator_guards.turn import digest
+from orchestrator_guards.progress import digest
 
 Kind = Literal["request", "calls", "turn", "completion"]
 """A request to the model, the calls of its answer, the decision about another turn, an unusable final answer."""

@@ -66,10 +66,9 @@ from orchestrator.tools.run_context import RunContext
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
-from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
-from orchestrator_callbacks.llm_loop.approval_rule import definition_of
+from orchestrator_callbacks.llm_loop.admission import definition_of, refuse_unknown_tools
+from orchestrator_callbacks.llm_loop.answer import V, as_validator
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
-from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
 if TYPE_CHECKING:

@@ -19,9 +19,14 @@ from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.resume_plan import unclear
 from orchestrator.tools.result import ToolResult, description_of, stored_json
 from orchestrator.tools.stored_result import NoSuchResult
-from orchestrator_callbacks.llm_loop import answer, memory, output_validation
-from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, effective_call, key_of
-from orchestrator_callbacks.llm_loop.approval_rule import tool_digest
+from orchestrator_callbacks.llm_loop import answer, memory
+from orchestrator_callbacks.llm_loop.admission import (
+    UNDECIDED,
+    close_turn,
+    effective_call,
+    key_of,
+    tool_digest,
+)
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 from orchestrator_callbacks.llm_loop.tool_work import after_crash
 
@@ -107,7 +112,7 @@ def restored(
         added and last is not None and last.role == "assistant" and not last.tool_calls
     ):
         answer.read(run)
-        output_validation.restore(run)
+        answer.restore_output(run)
     return run
 
 

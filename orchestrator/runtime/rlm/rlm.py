@@ -40,7 +40,7 @@ from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
-from orchestrator_callbacks.llm_loop.approval_rule import definition_of
+from orchestrator_callbacks.llm_loop.admission import definition_of
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 from orchestrator_callbacks.rlm.model_call import HostReference, ModeDeps, ModeRun, RunBudget
 

@@ -51,8 +51,8 @@ from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, tool
 from orchestrator.tools.tool_set import ToolSet
-from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpriced
+from orchestrator_callbacks.llm_loop.turn import tool_scope
 from orchestrator_callbacks.rlm import code_mode, conversation, tools_mode
 from orchestrator_callbacks.rlm.code_mode import CodeModeSource
 from orchestrator_callbacks.rlm.model_call import (
