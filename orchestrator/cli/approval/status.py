@@ -15,7 +15,6 @@ from orchestrator.cli.runs.phrase import many, moment, roughly, words
 from orchestrator.errors import Held
 from orchestrator.machines.approval.fault import ApprovalError, GateRefused
 from orchestrator.machines.approval.graph import ApprovalState
-from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.runtime.approval.status import Drift, IntentQuestion, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -153,17 +152,14 @@ def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[s
 def conflict_lines(conflicts: Iterable[Drift | Mapping[str, Any]], *, colour: bool = False) -> Iterator[str]:
     """Return a line for each file that differs from the expected content; none of them was changed."""
     for one in conflicts:
-        path, why = (one.path, one.why) if isinstance(one, Drift) else (one.get("path", ""), _why(one))
+        if isinstance(one, Drift):
+            path, why = one.path, one.why
+        else:
+            found = one.get("found")
+            there = f"found {str(found)[:12]}" if found else "the file is missing"
+            path = one.get("path", "")
+            why = str(one.get("why") or f"changed by another program ({there}); it was kept")
         yield painted(f"conflict: {visible(str(path))}: {one_line(why)}", TextColor.WARNING, colour=colour)
-
-
-def _why(conflict: Mapping[str, Any]) -> str:
-    """Return why a file was kept."""
-    if conflict.get("why"):
-        return str(conflict["why"])
-    found = conflict.get("found")
-    there = f"found {str(found)[:12]}" if found else "the file is missing"
-    return f"changed by another program ({there}); it was kept"
 
 
 def _names(names: Iterable[Any]) -> str:
@@ -194,17 +190,15 @@ def worth_saying(actions: Iterable[str]) -> list[str]:
 def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
     """Return the commands that are possible now, and the effect of each."""
     possible = worth_saying(actions)
-    known = [(said_or_typed(one, project), _meaning(one)) for one in possible]
+    known = []
+    for one in possible:  # an option without a text has that of the action without it
+        _, meaning = VERBS.get(one, VERBS.get(one.split(maxsplit=1)[0], ((), "")))
+        known.append((said_or_typed(one, project), meaning))
     if not known:
         return
     width = max(len(command) for command, _ in known)
     yield "you can:"
     yield from (f"  {command.ljust(width)}  {meaning}".rstrip() for command, meaning in known)
-
-
-def _meaning(action: str) -> str:
-    """Return the text of an action; an option without a text has that of the action without it."""
-    return VERBS.get(action, VERBS.get(action.split(maxsplit=1)[0], ((), "")))[1]
 
 
 def one_line(text: Any) -> str:
@@ -266,7 +260,7 @@ def status_json(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]
         "run_id": found.run_id,
         "request": found.request,
         "intent": None if found.intent is None else dict(found.intent),
-        "plan": None if found.plan is None else plan_json(found.plan),
+        "plan": None if found.plan is None else {**found.plan.plain(), "digest": found.plan.digest},
         "plan_status": found.plan_status,
         "approved_at": found.approved_at,
         "expires_at": found.expires_at,
@@ -287,8 +281,3 @@ def status_json(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]
         "actions": list(found.actions),
         "held": found.owner,
     }
-
-
-def plan_json(made: ApprovalPlan) -> dict[str, Any]:
-    """Return a plan document with its digest."""
-    return {**made.plain(), "digest": made.digest}

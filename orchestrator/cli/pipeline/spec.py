@@ -107,10 +107,13 @@ class CommandStage:
         if code not in ((0, 1) if judged else (0,)):
             raise self._failed(f"ended with exit code {code}", err)
         text = out.decode(errors="replace").strip()
-        data = _json(text)
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
         if isinstance(data, dict | list) or (data is not None and not judged):
             return self._typed(data)
-        if judged and not code and (text[:1] in {"{", "["} or _is_json(text)):
+        if judged and not code and (text[:1] in {"{", "["} or data is not None or text == "null"):
             raise self._failed(
                 "printed what is no answer of this stage", err
             )  # perhaps truncated: it approves nothing
@@ -204,22 +207,6 @@ def evaluation_json(found: Evaluation | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"score": found.score, "categories": dict(found.categories), "comments": found.comments}
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _json(text: str) -> Any:
-    """Return JSON as data; None if it is invalid or null."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 STAGES: Mapping[str, OrchestrationState] = {

@@ -61,7 +61,7 @@ class CallView:
         hidden = max(len(whole.tool) - LONGEST_TOOL, 0)
         for line in whole.lines:
             part = _fitting(line, min(VALUE_ROWS, left))
-            left -= _rows(part)
+            left -= -(-sum(map(_width, part)) // COLUMNS)  # its rows
             more = len(line) - len(part)
             hidden += more
             omitted += not part
@@ -117,10 +117,6 @@ def _fitting(line: str, rows: int) -> str:
         if left < 0:
             return line[:index]
     return line
-
-
-def _rows(line: str) -> int:
-    return -(-sum(map(_width, line)) // COLUMNS)
 
 
 def _width(one: str) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
@@ -31,7 +32,7 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.run_record import history_of, loop_codec, repeated_work
 from orchestrator.runtime.service.arguments import SHARED, stored_data
-from orchestrator.runtime.service.recovery import OpenRun, Recovery
+from orchestrator.runtime.service.recovery import Recovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,50 +186,33 @@ def list_open(journal: Address | None, *, json: bool) -> int:
 
     async def work(store: OpenStore) -> int:
         recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "nobody", repeated=repeated_work)
-        found = [(one, await _kept(recovery, one)) for one in await recovery.open_runs()]
-        for one, launch in found:
+        found = await recovery.open_runs()
+        for one in found:
+            try:
+                launch = Launch.of((await recovery.read(one.run_id))[0].created)
+            except RunError:  # its resume plan contains the problem
+                launch = Launch()
             if json:
                 say_json(asdict(one) | {"model": launch.model, "tools": list(launch.tools)})
-            else:
-                say("\n".join(_lines(store, one, launch)))
-        others = await _others(store)
+                continue
+            reason = f" ({one.reason})" if one.reason else ""
+            say(shown(f"{one.run_id}  {one.status}{reason} in {one.state}", 300))
+            say(shown(f"    {one.will}", 600))
+            if one.owner is None and one.fingerprint == LLM_LOOP.fingerprint:
+                model = () if launch.model else ("--model", "SPEC")
+                say(f"    {store.command('resume', one.run_id, *model)}")
         if not json:
-            say(_summary(len(found), others))
+            heads, _ = await store.heads()
+            others = Counter(
+                head.graph for head in heads if head.status != "ended" and head.graph != LLM_LOOP.name
+            )
+            more = "".join(
+                f"; {count} of graph {shown(name)!r}, for another program" for name, count in others.items()
+            )
+            say(f"\n{len(found)} open; nothing was touched{more}" if found else f"no run is open{more}")
         return Exit.COMPLETED
 
     return at_journal(journal, work)
-
-
-async def _kept(recovery: Recovery, run: OpenRun) -> Launch:
-    try:
-        return Launch.of((await recovery.read(run.run_id))[0].created)
-    except RunError:  # its resume plan contains the problem
-        return Launch()
-
-
-async def _others(store: OpenStore) -> dict[str, int]:
-    """Return how many open runs of other graphs there are."""
-    heads, _ = await store.heads()
-    names = [head.graph for head in heads if head.status != "ended" and head.graph != LLM_LOOP.name]
-    return {name: names.count(name) for name in dict.fromkeys(names)}
-
-
-def _lines(store: OpenStore, run: OpenRun, launch: Launch) -> Iterator[str]:
-    reason = f" ({run.reason})" if run.reason else ""
-    yield shown(f"{run.run_id}  {run.status}{reason} in {run.state}", 300)
-    yield shown(f"    {run.will}", 600)
-    if run.owner is None and run.fingerprint == LLM_LOOP.fingerprint:
-        model = () if launch.model else ("--model", "SPEC")
-        yield f"    {store.command('resume', run.run_id, *model)}"
-
-
-def _summary(found: int, others: dict[str, int]) -> str:
-    more = "".join(
-        f"; {count} of graph {shown(name)!r}, for another program" for name, count in others.items()
-    )
-    if not found:
-        return f"no run is open{more}"
-    return f"\n{found} open; nothing was touched{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,16 +71,12 @@ def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
     refuse_approval(store, head)
     there = {
         CHECKPOINT: "`CheckpointManager.load_state_machine`",
-        LLM_LOOP: _resume(store, head, "runs"),
         EVALUATION: f"`{of_evaluation(store)}`",
     }
-    there |= {graph: _resume(store, head, group) for graph, group in GROUPS.items()}
+    for graph, group in {**GROUPS, LLM_LOOP: "runs"}.items():
+        there[graph] = f"`{store.command('resume', head.run_id, group=group)}`"
     known = there.get(head.graph, "only the program that started it")
     raise ConfigError(f"run {head.run_id} belongs to graph {shown(head.graph)!r}: {known} resumes it")
-
-
-def _resume(store: OpenStore, head: RunHead, group: str) -> str:
-    return f"`{store.command('resume', head.run_id, group=group)}`"
 
 
 def refuse_approval(store: OpenStore, head: RunHead) -> None:

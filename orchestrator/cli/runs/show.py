@@ -38,7 +38,7 @@ from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import RunTree, read_tree
-from orchestrator.runtime.runs.story import RUNNING, Body, PathStep, StateVisit, Story, folded
+from orchestrator.runtime.runs.story import RUNNING, PathStep, StateVisit, Story, folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,6 @@ class RunOverview:
     now: float
     engine: EngineInfo | None
     """The engine that resumes the run without a request, if the run has no owner."""
-    full: bool
-    """Whether the calls of its questions are shown completely."""
 
 
 @spread
@@ -91,46 +89,52 @@ def show(
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, full)
+        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine)
         if at.json:
             say_json(_plain(found))
-        else:
-            for line in _lines(found):
+            return Exit.COMPLETED
+        questions = (
+            line
+            for one in story.questions.values()
+            for line in question.described(
+                store, head.run_id, one, unread, now, resumption(store, story), full=full
+            )
+        )
+        sections = {
+            "": _head(found),
+            "waiting for an answer": questions,
+            f"path ({many(story.transitions, 'transition')})": drawn(story.visits),
+            "time in each state": _times(story),
+            "usage": _usage(story),
+            "tool calls": _calls(found),
+            "agent calls": call_table(stored_calls(story.context)),
+            "people": _participants(found),
+            "sub-agents": _tree(tree_of_runs),
+            "next": _next(found),
+        }
+        for name, lines in sections.items():
+            some = list(lines)
+            if some and name:
+                say("")
+                say(heading(name))
+            for line in some:
                 say(line)
         return Exit.COMPLETED
 
     return at_journal(at.journal, work, only_reads=True)
 
 
-def _lines(found: RunOverview) -> Iterator[str]:
-    sections = (
-        ("", _head(found)),
-        ("waiting for an answer", _questions(found)),
-        (f"path ({many(found.story.transitions, 'transition')})", drawn(found.story.visits)),
-        ("time in each state", _times(found.story)),
-        ("usage", _usage(found.story)),
-        ("tool calls", _calls(found)),
-        ("agent calls", call_table(stored_calls(found.story.context))),
-        ("people", _participants(found)),
-        ("sub-agents", _tree(found.tree_of_runs)),
-        ("next", _next(found)),
-    )
-    for name, lines in sections:
-        some = list(lines)
-        if some and name:
-            yield ""
-            yield heading(name)
-        yield from some
-
-
 def _head(found: RunOverview) -> Iterator[str]:
     head, story = found.head, found.story
+    here = f"{story.state or '(not started)'}, turn {story.turn}"
+    if head.status == "open" and story.entered_at is not None:
+        here += f", for {span(found.now - story.entered_at)}"
     yield heading(f"run {shown(head.run_id)}")
     facts = {
         "graph": f"{head.graph}, fingerprint {head.fingerprint[:12] or '(none)'}",
         "status": position_of(head, story),
         "held by": holder(head) or "no process",
-        "state": _where(found),
+        "state": here,
         "started": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
         "updated": f"{moment(head.updated_at)}, {roughly(found.now - head.updated_at)} ago",
         "active": f"{span(story.elapsed)}, waiting and downtime left out",
@@ -145,21 +149,6 @@ def _head(found: RunOverview) -> Iterator[str]:
     for name, value in facts.items():
         if value:
             yield f"  {name:<12}  {shown(value, 600, keep='')}"
-
-
-def _where(found: RunOverview) -> str:
-    story = found.story
-    since = story.entered_at
-    lasts = found.head.status == "open" and since is not None
-    here = f"{story.state or '(not started)'}, turn {story.turn}"
-    return f"{here}, for {span(found.now - since)}" if lasts and since is not None else here
-
-
-def _questions(found: RunOverview) -> Iterator[str]:
-    for one in found.story.questions.values():
-        again = resumption(found.store, found.story)
-        told = question.described
-        yield from told(found.store, found.head.run_id, one, found.unread, found.now, again, full=found.full)
 
 
 def _times(story: Story) -> list[str]:
@@ -253,8 +242,16 @@ def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
 
 def _participants(found: RunOverview) -> Iterator[str]:
     for kind, body in found.story.decisions:
-        at = body.get("at")
-        yield f"  {moment(float(at)) if at else ' ' * 19}  {_decision(kind, body)}"
+        at = moment(float(body["at"])) if body.get("at") else " " * 19
+        what = {"approval": body.get("decision"), "control": body.get("kind")}.get(kind) or kind
+        key = f" {body['key']}" if body.get("key") else ""
+        more = (
+            ", arguments edited" if body.get("arguments") else ", to end the run" if body.get("end") else ""
+        )
+        why = f": {body['why']}" if body.get("why") else ""
+        refused = f" (refused: {body['refused']})" if body.get("refused") else ""
+        said = f"{what}{key} by {body.get('by') or 'unknown'}{more}{why}{refused}"
+        yield f"  {at}  {shown(said, 600, keep='')}"
     for one in found.unread:
         call = f" {one.body['call']}" if one.body.get("call") else ""
         why = f": {one.body['why']}" if one.body.get("why") else ""
@@ -263,15 +260,6 @@ def _participants(found: RunOverview) -> Iterator[str]:
             600,
             keep="",
         )
-
-
-def _decision(kind: str, body: Body) -> str:
-    what = {"approval": body.get("decision"), "control": body.get("kind")}.get(kind) or kind
-    key = f" {body['key']}" if body.get("key") else ""
-    edited = ", arguments edited" if body.get("arguments") else ", to end the run" if body.get("end") else ""
-    why = f": {body['why']}" if body.get("why") else ""
-    refused = f" (refused: {body['refused']})" if body.get("refused") else ""
-    return shown(f"{what}{key} by {body.get('by') or 'unknown'}{edited}{why}{refused}", 600, keep="")
 
 
 def _next(found: RunOverview) -> Iterator[str]:

@@ -64,8 +64,9 @@ class OpenStore:
         if len(fits) == 1:
             return fits[0]
         if fits:
+            some = ", ".join(head.run_id for head in fits[:_NAMED]) + (", …" if len(fits) > _NAMED else "")
             raise ConfigError(
-                f"{shown(name)!r} begins {len(fits)} run ids: {_some(fits)}; give more of its characters"
+                f"{shown(name)!r} begins {len(fits)} run ids: {some}; give more of its characters"
             )
         raise ConfigError(self._unknown(name, found))
 
@@ -142,11 +143,6 @@ def head_json(head: RunHead) -> dict[str, Any]:
     more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims", "lease_expires_in")
     new = ("agent", "agent_version", "tags", "state_since", "waiting", "tokens", "cost_micros")
     return {name: getattr(head, name) for name in (*names, *more, *new)}
-
-
-def _some(heads: list[RunHead]) -> str:
-    named = ", ".join(head.run_id for head in heads[:_NAMED])
-    return named if len(heads) <= _NAMED else f"{named}, …"
 
 
 def position_of(head: RunHead, story: Story) -> str:
