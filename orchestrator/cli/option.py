@@ -40,10 +40,6 @@ ProxyHeaders = Annotated[
     ),
 ]
 
-OptionalPrompt = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.", show_default=False),
-]
 Model = Annotated[
     str | None,
     typer.Option(

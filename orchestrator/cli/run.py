@@ -90,7 +90,12 @@ class ViewOptions:
 class RunOptions(given.DisplayOptions):
     """The command line of `run`."""
 
-    prompt: given.OptionalPrompt = None
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="What to ask; - reads it from standard input.", show_default=False
+        ),
+    ] = None
     agent: given.AgentOptions
     limits: given.Limits = ()
     server_prompt: Annotated[
