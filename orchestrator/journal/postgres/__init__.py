@@ -19,12 +19,10 @@ import functools
 import os
 import threading
 import time
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar, Unpack
 
-from orchestrator.errors import ConfigError, MissingExtra, StoreDown
+from orchestrator.errors import ConfigError, Corrupt, MissingExtra, StoreDown
 from orchestrator.journal.address import JournalAddress, address_of
 
 try:
@@ -32,6 +30,7 @@ try:
 except ImportError as error:
     raise MissingExtra("psycopg", "postgres", "durability") from error
 
+from orchestrator.journal.durable import DurableJournal
 from orchestrator.journal.postgres import read
 from orchestrator.journal.postgres.handle import PostgresHandle
 from orchestrator.journal.postgres.presence import Holder, holders
@@ -64,7 +63,7 @@ LOOK_AGAIN: Final = 0.1
 """Seconds between two checks of a holder whose connection is lost and who may still return."""
 
 
-class PostgresJournal:
+class PostgresJournal(DurableJournal[PostgresHandle]):
     """A journal in a PostgreSQL database; implements `kernel.journal.Journal`.
 
     Args:
@@ -87,7 +86,7 @@ class PostgresJournal:
     """
 
     backend = "postgres"
-    shared = True
+    address: JournalAddress
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class PostgresJournal:
             raise ConfigError("the address of a PostgresJournal is postgresql://… or libpq's host=… dbname=…")
         if ttl <= 0 or patience < 0 or queue < 1:
             raise ConfigError("ttl and queue must be above 0, patience 0 or more")
-        self.address = place
+        super().__init__(place, "journal postgres read")
         self.name = name
         self._open_with: dict[str, Any] = {
             "tables": schema,
@@ -123,43 +122,12 @@ class PostgresJournal:
             "create": create and not only_reads,
             "only_reads": only_reads,
         }
-        self._handle: PostgresHandle | None = None
-        self._closed = False
-        self._pid = os.getpid()
-        self._aside = _aside()
-
-    # ---- opening and closing ----
-
-    async def open(self) -> None:
-        """Open the journal now instead of at the first use. Raises StoreDown or TooNew."""
-        await self._opened()
-
-    async def reopen(self) -> None:
-        """Release everything and open the journal again; its runs may be claimed meanwhile."""
-        await self.close()
-        self._pid, self._aside, self._closed = os.getpid(), _aside(), False
-        await self._opened()
 
     async def close(self) -> None:
-        """Write the queued jobs, then release the connections and every run."""
-        handle, self._handle, self._closed = self._handle, None, True
-        if self._pid != os.getpid():  # everything belongs to the parent process
-            if handle is not None:
-                handle.abandon()
-            return
-        try:
-            if handle is not None:
-                handle.hurry()
-                await asyncio.get_running_loop().run_in_executor(self._aside, handle.close)
-        finally:
-            self._aside.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        """Write the queued jobs, then release the connections and every run, without waiting for a lost server."""
+        if self._handle is not None and self._pid == os.getpid():
+            self._handle.hurry()
+        await super().close()
 
     # ---- the contract: writing ----
 
@@ -235,15 +203,11 @@ class PostgresJournal:
         """Return the head of a run. Raises RunUnknown."""
         return await self._read(read.head, run_id)
 
-    async def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition. Raises ConfigError or RunUnknown."""
-        query, before, more, left = RunQuery.of(conditions), None, True, conditions.get("limit")
-        while more and left != 0:
-            heads, before = await self._read(read.page, query, before)
-            more = before is not None
-            for head in heads[:left]:
-                yield head
-            left = None if left is None else max(0, left - len(heads))
+    async def _page(
+        self, query: RunQuery, before: read.Position | None
+    ) -> tuple[list[RunHead], list[Corrupt], read.Position | None]:
+        heads, position = await self._read(read.page, query, before)
+        return heads, [], position
 
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
@@ -294,31 +258,18 @@ class PostgresJournal:
 
     # ---- internals ----
 
-    def _here(self) -> PostgresHandle | None:
-        """Return the handle if it is open. Raises StoreDown if it must not be used."""
-        handle = self._handle
-        if handle is not None and self._pid != os.getpid():
-            raise StoreDown(
-                f"journal {self.address} was opened before this process was forked: open another in the child"
-            )
-        if handle is None and self._closed:
-            raise StoreDown(f"journal {self.address} is closed")
-        return handle
+    async def _open_aside(self) -> PostgresHandle:
+        given_up = threading.Event()
+        try:
+            return await running_loop().run_in_executor(self._aside, self._open, given_up)
+        except asyncio.CancelledError:
+            given_up.set()  # else its thread continues, and the process waits for such threads at its end
+            raise
 
-    async def _opened(self) -> PostgresHandle:
-        handle = self._here()
-        if handle is None:
-            # never opened, and forked since: the pool's thread belongs to the parent
-            if self._pid != os.getpid():
-                self._pid, self._aside = os.getpid(), _aside()
-            given_up = threading.Event()
-            opening = running_loop().run_in_executor(self._aside, self._open, given_up)
-            try:
-                handle = await opening
-            except asyncio.CancelledError:
-                given_up.set()  # else its thread continues, and the process waits for such threads at its end
-                raise
-        return handle
+    def _open(self, given_up: threading.Event) -> PostgresHandle:
+        return self._open_once(
+            functools.partial(PostgresHandle, self.address, **self._open_with, given_up=given_up)
+        )
 
     async def _to_write(self) -> PostgresHandle:
         handle = await self._opened()
@@ -326,26 +277,10 @@ class PostgresJournal:
             raise StoreDown(f"journal {self.address} was opened read-only")
         return handle
 
-    def _open(self, given_up: threading.Event) -> PostgresHandle:
-        """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
-        if self._handle is None:
-            self._handle = PostgresHandle(self.address, **self._open_with, given_up=given_up)
-            weakref.finalize(self, self._handle.close)
-        return self._handle
-
     async def _read(self, reading: Callable[..., T], *arguments: Any) -> T:
         handle = await self._opened()
-        work = functools.partial(_reading, reading, arguments)
-        try:
-            answer = asyncio.get_running_loop().run_in_executor(self._aside, handle.read, work)
-        except RuntimeError:  # another task closed it meanwhile
-            raise StoreDown(f"journal {self.address} is closed") from None
-        return await answer
+        return await self._run_aside(handle.read, functools.partial(_reading, reading, arguments))
 
 
 def _reading(reading: Callable[..., T], arguments: tuple[Any, ...], db: psycopg.Connection[Any]) -> T:
     return reading(db, *arguments)
-
-
-def _aside() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="journal postgres read")

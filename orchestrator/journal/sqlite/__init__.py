@@ -11,19 +11,16 @@ Beside `journal.db` are `journal.db-owners/` (locks and heartbeats of owners), `
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import os
 import time
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import apsw
 
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
+from orchestrator.journal.durable import DurableJournal
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
@@ -57,7 +54,7 @@ from orchestrator.kernel.journal import (
 T = TypeVar("T")
 
 
-class SqliteJournal:
+class SqliteJournal(DurableJournal[SqliteHandle]):
     """A journal in one SQLite file; implements `kernel.journal.Journal`.
 
     Args:
@@ -82,7 +79,7 @@ class SqliteJournal:
     """
 
     backend = "sqlite"
-    shared = True
+    address: Path
 
     def __init__(
         self,
@@ -98,7 +95,8 @@ class SqliteJournal:
     ) -> None:
         if not ttl >= LEAST_TTL:
             raise ConfigError(f"ttl is {ttl!r}; it must be a number of seconds, {LEAST_TTL:g} or more")
-        self.path = self.address = Path(path).absolute()
+        self.path = Path(path).absolute()
+        super().__init__(self.path, f"journal {self.path.name} read")
         self._queue = queue
         self._busy = busy
         self._now = now
@@ -108,42 +106,6 @@ class SqliteJournal:
         self._reserve = reserve
         self._only_reads = only_reads
         self._operator = operator
-        self._handle: SqliteHandle | None = None
-        self._closed = False
-        self._pid = os.getpid()
-        self._aside = self._new_aside()
-
-    # ---- opening and closing ----
-
-    async def open(self) -> None:
-        """Open the journal now instead of at the first use. Raises StoreDown, Corrupt or TooNew."""
-        await self._opened()
-
-    async def reopen(self) -> None:
-        """Release a poisoned or closed handle and open a new one; its runs may be claimed meanwhile."""
-        await self.close()
-        self._pid, self._aside, self._closed = os.getpid(), self._new_aside(), False
-        await self._opened()
-
-    async def close(self) -> None:
-        """Write the queued jobs, then release the file and every run."""
-        handle, self._handle, self._closed = self._handle, None, True
-        if self._pid != os.getpid():  # everything belongs to the parent process
-            if handle is not None:
-                handle.abandon()
-            return
-        try:
-            if handle is not None:
-                await asyncio.get_running_loop().run_in_executor(self._aside, handle.close)
-        finally:
-            self._aside.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # ---- the contract: writing ----
 
@@ -216,24 +178,10 @@ class SqliteJournal:
         """Return the head of a run. Raises RunUnknown, Corrupt."""
         return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.state))
 
-    async def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition. Raises ConfigError or RunUnknown.
-
-        Damaged runs among them are reported at the end by one Corrupt: each run with a damaged row. A run is found by
-        its columns: one whose damaged columns do not meet the conditions is reported only by a listing without
-        conditions and by `check`.
-        """
-        query, before, more, left = RunQuery.of(conditions), None, True, conditions.get("limit")
-        problems: list[Corrupt] = []
-        while more and left != 0:
-            heads, bad, before = await self._read(functools.partial(_page, query, before))
-            problems += bad
-            more = before is not None
-            for head in heads[:left]:
-                yield head
-            left = None if left is None else max(0, left - len(heads))
-        if problems:
-            raise Corrupt("; ".join(map(str, problems)))
+    async def _page(
+        self, query: RunQuery, before: read.Position | None
+    ) -> tuple[list[RunHead], list[Corrupt], read.Position | None]:
+        return await self._read(lambda handle: read.page(handle.reader, query, before, handle.presence.state))
 
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
@@ -304,62 +252,30 @@ class SqliteJournal:
 
     # ---- internals ----
 
-    def _new_aside(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix=f"journal {self.path.name} read")
-
-    def _here(self) -> SqliteHandle | None:
-        """Return the handle if it is open. Raises StoreDown if it must not be used."""
-        handle = self._handle
-        if handle is not None and self._pid != os.getpid():
-            raise StoreDown(
-                f"journal {self.path} was opened before this process was forked: open another in the child"
-            )
-        if handle is None and self._closed:
-            raise StoreDown(f"journal {self.path} is closed")
-        return handle
-
     async def _opened(self) -> SqliteHandle:
-        handle = self._here()
-        if handle is None:
-            # never opened, and forked since: the pool's thread belongs to the parent
-            if self._pid != os.getpid():
-                self._pid, self._aside = os.getpid(), self._new_aside()
-            handle = await running_loop().run_in_executor(self._aside, self._open)
+        handle = await super()._opened()
         handle.writer.refuse_if_down()
         return handle
 
-    def _open(self) -> SqliteHandle:
-        """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
-        if self._handle is None:
-            self._handle = SqliteHandle(
-                self.path,
-                queue=self._queue,
-                busy=self._busy,
-                ttl=self._ttl,
-                reserve=self._reserve,
-                only_reads=self._only_reads,
-                operator=self._operator,
-            )
-            weakref.finalize(self, self._handle.close)
-        return self._handle
+    async def _open_aside(self) -> SqliteHandle:
+        make = functools.partial(
+            SqliteHandle,
+            self.path,
+            queue=self._queue,
+            busy=self._busy,
+            ttl=self._ttl,
+            reserve=self._reserve,
+            only_reads=self._only_reads,
+            operator=self._operator,
+        )
+        return await running_loop().run_in_executor(self._aside, self._open_once, make)
 
     async def _forget(self, handle: SqliteHandle) -> None:
         await handle.writer.call(nothing, handle.sweep)
         await self._read(SqliteHandle.truncate)
 
     async def _read(self, reading: Callable[[SqliteHandle], T]) -> T:
-        handle = await self._opened()
-        try:
-            answer = asyncio.get_running_loop().run_in_executor(self._aside, _guarded, handle, reading)
-        except RuntimeError:  # another task closed it meanwhile
-            raise StoreDown(f"journal {self.path} is closed") from None
-        return await answer
-
-
-def _page(
-    query: RunQuery, before: read.Position | None, handle: SqliteHandle
-) -> tuple[list[RunHead], list[Corrupt], read.Position | None]:
-    return read.page(handle.reader, query, before, handle.presence.state)
+        return await self._run_aside(_guarded, await self._opened(), reading)
 
 
 def _guarded(handle: SqliteHandle, reading: Callable[[SqliteHandle], T]) -> T:
