@@ -224,7 +224,13 @@ def _steps(plan: Mapping[str, Any]) -> Iterator[ReviewedStep]:
         files = []
         for file in step.get("files") or ():
             path = str(file.get("path", ""))
-            before = "as the steps before leave it" if path in seen else _before(targets.get(path))
+            target, before = targets.get(path), "unknown"
+            if path in seen:
+                before = "as the steps before leave it"
+            elif target is not None and target.get("sha256") is not None:
+                before = f"{target.get('size', 0):,} bytes, SHA-256 {target['sha256']}"
+            elif target is not None:
+                before = "does not exist" if target.get("encoding") is None else str(target["encoding"])
             change = file.get("diff")
             if change is None and file.get("content") is not None:
                 change = patch.make(path, None, str(file["content"]))
@@ -237,14 +243,6 @@ def _steps(plan: Mapping[str, Any]) -> Iterator[ReviewedStep]:
             facts.append(f"after step {', '.join(map(str, step['depends_on']))}")
         facts += map(str, step.get("constraints") or ())
         yield ReviewedStep(name, kind, title, tuple(files), shlex.join(argv), tuple(facts))
-
-
-def _before(target: Mapping[str, Any] | None) -> str:
-    if target is None:
-        return "unknown"
-    if target.get("sha256") is None:
-        return "does not exist" if target.get("encoding") is None else str(target["encoding"])
-    return f"{target.get('size', 0):,} bytes, SHA-256 {target['sha256']}"
 
 
 def _text(plan: Mapping[str, Any]) -> str:

@@ -419,21 +419,6 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         os.killpg(process.pid, number)
 
 
-def syntax_fault(path: str, text: str) -> Fault | None:
-    """Return the fault VAL-005, or None; a file in an unknown language has none."""
-    check = _CHECKS.get(PurePosixPath(path).suffix.casefold())
-    if check is None:
-        return None
-    try:
-        check(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        where = f" at line {line}" if line else ""
-        said = f"{path!r} would not be valid{where}: {type(error).__name__}"
-        return Fault("VAL-005", said, getattr(error, "msg", ""), path=path)
-    return None
-
-
 def _python(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -620,8 +605,15 @@ def _done(kind: StepKind, file: FileChange, found: FileContent, caps: PlanCaps) 
     if caps.file_bytes and len(content) > caps.file_bytes:
         said = f"{file.path!r} would have {len(content)} bytes, at most {caps.file_bytes} are allowed"
         raise ApprovalError(Fault("FS-008", said, path=file.path))
-    if fault := syntax_fault(file.path, text):
-        raise ApprovalError(fault)
+    check = _CHECKS.get(PurePosixPath(file.path).suffix.casefold())  # a file in an unknown language has none
+    try:
+        if check is not None:
+            check(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        where = f" at line {line}" if line else ""
+        said = f"{file.path!r} would not be valid{where}: {type(error).__name__}"
+        raise ApprovalError(Fault("VAL-005", said, getattr(error, "msg", ""), path=file.path)) from None
     return FileContent(fingerprint(file.path, content), text)
 
 

@@ -172,7 +172,10 @@ def compare_runs(
         first, second = second, first
     one, other = _compared(*first), _compared(*second)
     forked = _forked_after(first[0].run_id, second[1])
-    starts = (0, 0) if forked is None else (_start_of_turn(one.transitions, forked), 1)
+    starts = (0, 0)
+    if forked is not None:  # the transitions before the request of the turn after that one
+        asked = [at for at, step in enumerate(one.transitions, 1) if step.dest == LoopState.AWAIT_LLM]
+        starts = asked[forked] if forked < len(asked) else len(one.transitions), 1
     ours, theirs = one.transitions[starts[0] :], other.transitions[starts[1] :]
     for number, (a, b) in enumerate(zip_longest(ours, theirs), 1):
         if a != b:
@@ -215,9 +218,3 @@ def _forked_after(first: str, records: Sequence[Record]) -> int | None:
     """Return the turn of the first run after which the other one was forked; None if it was not."""
     fork = fork_of(records)
     return fork[1] if fork is not None and fork[0] == first else None
-
-
-def _start_of_turn(transitions: Sequence[RecordedTransition], turn: int) -> int:
-    """Return the number of transitions before the request of the turn after this one."""
-    asked = [number for number, one in enumerate(transitions, 1) if one.dest == LoopState.AWAIT_LLM]
-    return asked[turn] if turn < len(asked) else len(transitions)

@@ -122,14 +122,6 @@ class TimelineBuilder:
         usage = (self.stored.context.get("spent") or {}).get("usage") or {}
         return number(usage.get("estimated_input_tokens")) + number(usage.get("estimated_output_tokens"))
 
-    def note_charge(self, tokens: float) -> None:
-        """Write the charge beside the last lost answer."""
-        for index in range(len(self.spans) - 1, -1, -1):
-            span = self.spans[index]
-            if span.kind is Kind.LOST and span.lane is Lane.MODEL:
-                self.spans[index] = replace(span, note=f"charged {tokens:,.0f} tokens")
-                return
-
     # ---- the end ----
 
     def finish(self, head: RunHead, now: float) -> None:
@@ -289,7 +281,11 @@ class _Reader(TimelineBuilder):
         if take is not None:
             take(self, record.body)
         if record.kind == "resumed" and (more := self.charged() - charged) > 0:
-            self.note_charge(more)
+            for index in range(len(self.spans) - 1, -1, -1):  # beside the last lost answer
+                span = self.spans[index]
+                if span.kind is Kind.LOST and span.lane is Lane.MODEL:
+                    self.spans[index] = replace(span, note=f"charged {more:,.0f} tokens")
+                    break
 
     def _created(self, body: Body) -> None:
         self.start = self.entered = self.state_since = self.at

@@ -384,7 +384,21 @@ def run_data(metadata: object, tags: object) -> dict[str, Any]:
     if metadata is None and tags is None:
         return {}
     checked = None if metadata is None else checked_json("metadata", metadata)
-    return _given(metadata=checked, tags=_checked_tags(tags))
+    if tags is None:
+        return _given(metadata=checked)
+    if not isinstance(tags, Mapping):
+        raise ConfigError(
+            f"tags is {_shortened(tags)}; give a dict of text to text, for example tags={{'team': 'ops'}}"
+        )
+    if len(tags) > MOST_TAGS:
+        raise ConfigError(f"there are {len(tags)} tags; give at most {MOST_TAGS}")
+    for name, value in tags.items():
+        if not (_is_tag(name) and name) or not _is_tag(value):
+            raise ConfigError(
+                f"tag {_shortened(name)} has the value {_shortened(value)}; name and value must be printable text of "
+                f"at most {LONGEST_TAG} characters"
+            )
+    return _given(metadata=checked, tags=dict(tags))
 
 
 def stored_data(created: Mapping[str, Any], keys: tuple[str, ...] = KEYS) -> dict[str, Any]:
@@ -410,24 +424,6 @@ def checked_json(what: str, value: object) -> dict[str, Any]:
             f"{what} has {size:,} bytes as JSON; give at most {METADATA_BYTES:,}, and keep the rest elsewhere"
         )
     return plain
-
-
-def _checked_tags(tags: object) -> dict[str, str] | None:
-    if tags is None:
-        return None
-    if not isinstance(tags, Mapping):
-        raise ConfigError(
-            f"tags is {_shortened(tags)}; give a dict of text to text, for example tags={{'team': 'ops'}}"
-        )
-    if len(tags) > MOST_TAGS:
-        raise ConfigError(f"there are {len(tags)} tags; give at most {MOST_TAGS}")
-    for name, value in tags.items():
-        if not (_is_tag(name) and name) or not _is_tag(value):
-            raise ConfigError(
-                f"tag {_shortened(name)} has the value {_shortened(value)}; name and value must be printable text of "
-                f"at most {LONGEST_TAG} characters"
-            )
-    return dict(tags)
 
 
 def _is_tag(text: object) -> bool:
