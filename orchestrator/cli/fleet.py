@@ -18,10 +18,9 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, LoadedParts
-from orchestrator.cli.load import imported, limits_from, prompt_of
+from orchestrator.cli.load import context_from, imported, limits_from, prompt_of
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.rlm.agent_spec import context_from
 from orchestrator.cli.run import logging_to, new_id
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.spread import spread

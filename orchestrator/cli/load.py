@@ -32,6 +32,26 @@ def decoded_text(text: str, what: str) -> str:
         raise ConfigError(f"{what} is no text: byte {error.start:,} is not UTF-8") from error
 
 
+def context_from(file: Path, *, as_json: bool) -> Any:
+    """Return the content of a file: its text, or its data if it is JSON; - is standard input.
+
+    Raises ConfigError.
+    """
+    try:
+        text = (
+            read_stream(sys.stdin.buffer, "standard input") if str(file) == "-" else read_file(file)
+        ).decode()
+    except UnicodeDecodeError as error:
+        name = "standard input" if str(file) == "-" else str(file)
+        raise ConfigError(f"{name} is no text: byte {error.start:,} is not UTF-8") from error
+    if not as_json:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is no JSON: {error}") from error
+
+
 def prompt_of(text: str) -> str:
     """Return the prompt; `-` is standard input. Raises ConfigError if it is empty or no text."""
     prompt = decoded_text(text, "the prompt")

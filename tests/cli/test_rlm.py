@@ -223,7 +223,7 @@ def test_what_cannot_work_is_one_sentence_and_nothing_is_begun(
 def test_a_level_that_cannot_be_had_ends_the_run_with_what_is_missing(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.cli.rlm import agent_spec as made
+    from orchestrator.cli.rlm import run as made
     from orchestrator.repl import Level, Sandbox
 
     weak = Sandbox(least=Level.FULL, locks=frozenset({"limits"}))
