@@ -194,10 +194,39 @@ def _routes(console: Console) -> list[Route | Mount]:
         return PlainTextResponse(status_stylesheet() + stylesheet(), media_type="text/css")
 
     def get(path: str, handler: Handler) -> Route:
-        return Route(path, _reader(console, handler), methods=["GET"])
+        async def read(request: Request) -> Response:
+            # Give the browser a session if it has none.
+            if not session_of(request):
+                request.state.session = secrets.token_urlsafe(32)
+            actor = console.access.actor(request)
+            if actor is None:
+                return _refused(console, request)
+            try:
+                response = await handler(console, request, actor)
+            except FAULTS as error:
+                response = _fault(console, request, actor, error)
+            return with_session(request, response, session_of(request))
+
+        return Route(path, read, methods=["GET"])
 
     def post(path: str, handler: Poster) -> Route:
-        return Route(path, _writer(console, handler), methods=["POST"])
+        async def write(request: Request) -> Response:
+            actor = console.access.actor(request)
+            if actor is None:
+                return _refused(console, request)
+            try:
+                form = await form_of(request)
+                if not console.access.is_form_of(request, actor, _one(form, "form_token")):
+                    raise PageFault(
+                        403, "This form is too old, or another page sent it. Reload the page and try again."
+                    )
+                if not actor.may_operate:
+                    raise PageFault(403, "This console is read-only for you: start it with --operate.")
+                return await handler(console, request, actor, form)
+            except FAULTS as error:
+                return _fault(console, request, actor, error)
+
+        return Route(path, write, methods=["POST"])
 
     return [
         Route("/static/drawing.css", drawing),
@@ -221,43 +250,6 @@ def _routes(console: Console) -> list[Route | Mount]:
 
 
 # ---- around each page ----
-
-
-def _reader(console: Console, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    async def read(request: Request) -> Response:
-        # Give the browser a session if it has none.
-        if not session_of(request):
-            request.state.session = secrets.token_urlsafe(32)
-        actor = console.access.actor(request)
-        if actor is None:
-            return _refused(console, request)
-        try:
-            response = await handler(console, request, actor)
-        except FAULTS as error:
-            response = _fault(console, request, actor, error)
-        return with_session(request, response, session_of(request))
-
-    return read
-
-
-def _writer(console: Console, handler: Poster) -> Callable[[Request], Awaitable[Response]]:
-    async def write(request: Request) -> Response:
-        actor = console.access.actor(request)
-        if actor is None:
-            return _refused(console, request)
-        try:
-            form = await form_of(request)
-            if not console.access.is_form_of(request, actor, _one(form, "form_token")):
-                raise PageFault(
-                    403, "This form is too old, or another page sent it. Reload the page and try again."
-                )
-            if not actor.may_operate:
-                raise PageFault(403, "This console is read-only for you: start it with --operate.")
-            return await handler(console, request, actor, form)
-        except FAULTS as error:
-            return _fault(console, request, actor, error)
-
-    return write
 
 
 def _refused(console: Console, request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -137,6 +137,11 @@ async def backtest(console: Console, request: Request, actor: Actor) -> Response
     # The status filters with their words.
     words = {"open": STATUSES["running"]._replace(word="Open"), "parked": STATUSES["paused"]}
     statuses = [(name, words.get(name) or STATUSES[name]) for name in RUN_FILTERS]
+
+    # A function from changed parts to the query of the same page.
+    def address(**changes: str) -> str:
+        return query({**dict(request.query_params.items()), **changes})
+
     return await console.page(
         request,
         actor,
@@ -158,7 +163,7 @@ async def backtest(console: Console, request: Request, actor: Actor) -> Response
         rows=report_rows,
         style_of=STATUSES.get,
         swept=form.texts.get("sweep", "").partition("=")[0].strip(),
-        address=_addresses(request.query_params),
+        address=address,
     )
 
 
@@ -184,12 +189,3 @@ async def _tested(console: Console, form: PolicyForm, chosen: Selection, given: 
         )
     drawn = await asyncio.to_thread(backtest_svg, reports, swept, styled=False)
     return BacktestView(reports, found, Markup(drawn))  # noqa: S704 - its texts are escaped by the drawing
-
-
-def _addresses(given: QueryParams) -> Callable[..., str]:
-    """Return a function from changed parts to the query of the same page."""
-
-    def address(**changes: str) -> str:
-        return query({**dict(given.items()), **changes})
-
-    return address

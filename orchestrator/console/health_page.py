@@ -16,7 +16,6 @@ from orchestrator.console.access import Actor
 from orchestrator.console.pages import Console
 from orchestrator.engines.engine_directory import EngineInfo, engines
 from orchestrator.errors import Corrupt
-from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.listing import JournalCheck, last_check
 
 _FEW: Final = 20
@@ -44,6 +43,11 @@ async def health(console: Console, request: Request, actor: Actor) -> Response:
     late = [head for head in opened.runs if head.lease_expires_in is not None]
     waiting = await console.runs.page(order_by="time_in_state", waiting=True, limit=1)
     size, growth = await _size(console)
+    # Each process that owns open runs, and their number.
+    counted: dict[str, int] = {}
+    for head in opened.runs:
+        if head.owner is not None:
+            counted[head.owner] = counted.get(head.owner, 0) + 1
     return await console.page(
         request,
         actor,
@@ -52,7 +56,7 @@ async def health(console: Console, request: Request, actor: Actor) -> Response:
         counts=await console.feed.counts(),
         without=without[:_FEW],
         late=late[:_FEW],
-        owned=_owners(opened.runs),
+        owned=sorted(counted.items(), key=lambda pair: -pair[1])[:_FEW],
         oldest=next(iter(waiting.runs), None),
         damage=opened.damage,
         check=await _check(console),
@@ -82,15 +86,6 @@ def _described(engine: EngineInfo) -> dict[str, object]:
         "began": engine.began,
         "left": engine.left,
     }
-
-
-def _owners(heads: list[RunHead]) -> list[tuple[str, int]]:
-    """Return each process that owns open runs, and their number."""
-    counted: dict[str, int] = {}
-    for head in heads:
-        if head.owner is not None:
-            counted[head.owner] = counted.get(head.owner, 0) + 1
-    return sorted(counted.items(), key=lambda pair: -pair[1])[:_FEW]
 
 
 async def _size(console: Console) -> tuple[int | None, float | None]:

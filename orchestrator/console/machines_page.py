@@ -69,7 +69,25 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
     span = span if span in WINDOWS else _USUAL
     values: dict[str, Any] = {"found": None}
     if chosen:
-        values = await _values(console, chosen, WINDOWS[span][1])
+        seconds = WINDOWS[span][1]
+        reader = console.machines.get(chosen)
+        if reader is None:
+            reader = console.machines[chosen] = MachineReader(console.runs, chosen)
+        now = time.time()
+        window = await reader.window(now - seconds if seconds else None)
+        found, rows = window.history, _rows(window.history)
+        marks = path_marks(found.history)
+        centre = rows[0].name if rows else ""
+        values = {
+            "found": found,
+            "window": window,
+            "counts": await console.runs.count(machine=chosen),
+            "view": GraphView.of(console.graphs.get(chosen), marks, centre),
+            "rows": rows,
+            "ends": _ends(window.outcomes),
+            "guards": sorted(found.evaluated, key=lambda name: (-found.refused[name], name)),
+            "rate": _rate(window, seconds, now),
+        }
     words = ("10 µs", "1 ms", "100 ms")
     decades = [(100 * 2 * place / _DECADES, word) for place, word in enumerate(words)]
     return await console.page(
@@ -85,27 +103,6 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
         decades=decades,
         **values,
     )
-
-
-async def _values(console: Console, machine: str, seconds: float) -> dict[str, Any]:
-    reader = console.machines.get(machine)
-    if reader is None:
-        reader = console.machines[machine] = MachineReader(console.runs, machine)
-    now = time.time()
-    window = await reader.window(now - seconds if seconds else None)
-    found, rows = window.history, _rows(window.history)
-    marks = path_marks(found.history)
-    centre = rows[0].name if rows else ""
-    return {
-        "found": found,
-        "window": window,
-        "counts": await console.runs.count(machine=machine),
-        "view": GraphView.of(console.graphs.get(machine), marks, centre),
-        "rows": rows,
-        "ends": _ends(window.outcomes),
-        "guards": sorted(found.evaluated, key=lambda name: (-found.refused[name], name)),
-        "rate": _rate(window, seconds, now),
-    }
 
 
 def _rows(found: MachineHistory) -> list[StateRow]:

@@ -361,29 +361,30 @@ def _lines(said: Sequence[TranscriptEntry], first: int, end: int, *, content: bo
         if entry.answer is not None:
             turn = int(entry.answer.get("iteration") or turn + 1)
         if number >= first:
-            found.append(_line(entry, turn, content=content))
+            message = entry.message
+            text = _text(message.get("content"))
+            role = str(message.get("role", ""))
+            calls = [
+                str((call.get("function") or call).get("name", ""))
+                for call in message.get("tool_calls") or ()
+            ]
+            spoken = text
+            if content and calls:
+                each = [_call_text(call) for call in message.get("tool_calls") or ()]
+                spoken = "\n".join(part for part in (text, *each) if part)
+            found.append(
+                Line(
+                    role={"assistant": "model", "tool": "result"}.get(role, role),
+                    name=str(message.get("name") or "") if role == "tool" else "",
+                    length=len(text),
+                    calls=calls,
+                    meta=_meta(entry),
+                    turn=turn,
+                    text=spoken[:LONGEST] if content else "",
+                    cut=content and len(spoken) > LONGEST,
+                )
+            )
     return found
-
-
-def _line(entry: TranscriptEntry, turn: int, *, content: bool) -> Line:
-    message = entry.message
-    text = _text(message.get("content"))
-    role = str(message.get("role", ""))
-    calls = [str((call.get("function") or call).get("name", "")) for call in message.get("tool_calls") or ()]
-    spoken = text
-    if content and calls:
-        each = [_call_text(call) for call in message.get("tool_calls") or ()]
-        spoken = "\n".join(part for part in (text, *each) if part)
-    return Line(
-        role={"assistant": "model", "tool": "result"}.get(role, role),
-        name=str(message.get("name") or "") if role == "tool" else "",
-        length=len(text),
-        calls=calls,
-        meta=_meta(entry),
-        turn=turn,
-        text=spoken[:LONGEST] if content else "",
-        cut=content and len(spoken) > LONGEST,
-    )
 
 
 def _call_text(call: Mapping[str, Any]) -> str:

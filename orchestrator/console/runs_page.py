@@ -34,7 +34,7 @@ from orchestrator.console.pages import Console, PageFault
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.listing import ORDERS, RunPage
+from orchestrator.runtime.runs.listing import ORDERS
 from orchestrator.runtime.runs.result import Divergence, RunPair
 from orchestrator.runtime.runs.runs import RunRequest
 
@@ -137,6 +137,9 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         raise PageFault(404, "The run where this page starts is gone. Start from the first page.") from None
     counts = await (console.feed.counts() if not chosen.others else console.runs.count(**chosen.others))
     names = await console.names()
+    newest = page  # the newest run that the filters match, to find newer ones later
+    if chosen.order != "newest" or chosen.after:
+        newest = await console.runs.page(limit=1, **chosen.conditions)
     return await console.page(
         request,
         actor,
@@ -149,15 +152,8 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         orders=ORDER_WORDS,
         machines=sorted({machine for machine, _ in names}),
         agents=sorted({agent for _, agent in names if agent}),
-        newest=await _newest(console, chosen, page),
+        newest=newest.runs[0].run_id if newest.runs else "",
     )
-
-
-async def _newest(console: Console, chosen: Selection, page: RunPage) -> str:
-    """Return the newest run that the filters match, to find newer ones later."""
-    if chosen.order != "newest" or chosen.after:
-        page = await console.runs.page(limit=1, **chosen.conditions)
-    return page.runs[0].run_id if page.runs else ""
 
 
 async def rows(console: Console, request: Request, actor: Actor) -> Response:
@@ -271,7 +267,12 @@ async def _request(  # noqa: PLR0917 - the parts of one request
             status, _, number = version.partition(" ")
             word = {"open": "running", "parked": "parked", "ended": "ended"}.get(status, "unknown")
             described = f"{word}, record {number}" if number.isdecimal() else word
-            return run_id, STALE.format(described, _status(head))
+            # The present status of a run in words.
+            detail = detail_of(head)
+            where = "" if head.status == "open" else f", record {head.seq}"
+            return run_id, STALE.format(
+                described, f"{status_of(head).word.lower()}{f' ({detail})' if detail else ''}{where}"
+            )
         [posted] = await _posters(console)[kind](run_id, by=actor.name, why=why)
     except ConfigError:
         raise
@@ -280,13 +281,6 @@ async def _request(  # noqa: PLR0917 - the parts of one request
     if posted.refused:
         return run_id, posted.refused
     return run_id, "was asked before, and has not read it yet" if posted.repeated else "was asked"
-
-
-def _status(head: RunHead) -> str:
-    """Return the present status of a run in words."""
-    detail = detail_of(head)
-    where = "" if head.status == "open" else f", record {head.seq}"
-    return f"{status_of(head).word.lower()}{f' ({detail})' if detail else ''}{where}"
 
 
 _LOG: Final = logging.getLogger("orchestrator.console")

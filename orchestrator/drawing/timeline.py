@@ -341,7 +341,21 @@ class _LanePlan:
         rows = self._set_bars(spans)
         bottom = self.y + _PAD + max(rows, 1) * self.form.pitch
         captions = [*self._set_signs(marks), *self._label_bars()]
-        captioned = self._set_captions(captions, bottom)
+        # Write labels below the bars where they fit, exceptions first; return whether there are any.
+        order = sorted(captions, key=lambda one: not WARNINGS.isdisjoint(one[2].split()), reverse=True)
+        placed: list[Label] = []
+        for start, text, form in order:
+            wide = width(text, TEXT)
+            x = max(min(start - 1, self.found.right - wide), self.found.left)
+            area = Rectangle(x, bottom, wide, 13)
+            before = max((one.area.right for one in placed if _near(area, one.area)), default=None)
+            if before is not None and before - x <= _SHIFT:
+                area = Rectangle(before + _GAP + 2, bottom, wide, 13)
+            fits = area.right <= self.found.right and not any(_near(area, one.area) for one in placed)
+            if fits:
+                placed.append(Label(text, area, form))
+        self.labels += placed
+        captioned = bool(placed)
         height = bottom - self.y + (CAPTION if captioned else 0) + _PAD - 2
         found = self.found
         found.lanes.append(LaneBox(self.lane.value, self.y, height, self.hidden))
@@ -433,23 +447,6 @@ class _LanePlan:
             self.found.signs.append(Sign(mark, x, y))
             if mark.kind is not Kind.CRASH:  # the time after it has a label
                 yield x, shortened(mark.name), f"note {mark.kind}"
-
-    def _set_captions(self, captions: Iterable[Caption], y: float) -> bool:
-        """Write labels below the bars where they fit, exceptions first; return whether there are any."""
-        order = sorted(captions, key=lambda one: not WARNINGS.isdisjoint(one[2].split()), reverse=True)
-        placed: list[Label] = []
-        for start, text, form in order:
-            wide = width(text, TEXT)
-            x = max(min(start - 1, self.found.right - wide), self.found.left)
-            area = Rectangle(x, y, wide, 13)
-            before = max((one.area.right for one in placed if _near(area, one.area)), default=None)
-            if before is not None and before - x <= _SHIFT:
-                area = Rectangle(before + _GAP + 2, y, wide, 13)
-            fits = area.right <= self.found.right and not any(_near(area, one.area) for one in placed)
-            if fits:
-                placed.append(Label(text, area, form))
-        self.labels += placed
-        return bool(placed)
 
 
 def _joined(before: Bar, bar: Bar) -> bool:

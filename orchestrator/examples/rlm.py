@@ -44,7 +44,11 @@ def librarian(request: Request) -> str | ToolCall | Response:
     """Answer as the librarian: in code mode, in tools mode, or as the model that is asked about a part."""
     first = next(message.text for message in request.messages if message.role == "user")
     if request.messages[0].role != "system":
-        return _quoted(first)
+        # The sentences of a part that have the words.
+        task, _, part = first.partition("\n\n")
+        words = _words(task).lower()
+        sentences = re.split(r"(?<=[.!?])\s+|\n{2,}", part)
+        return "\n".join(" ".join(one.split()) for one in sentences if words in one.lower())
     turn = sum(message.role == "assistant" for message in request.messages)
     words = _words(first)
     if request.tools:
@@ -58,11 +62,3 @@ def _words(question: str) -> str:
     if quoted:
         return quoted[1]
     return max(re.findall(r"\w+", question.partition("\n")[0]), key=len, default="")
-
-
-def _quoted(prompt: str) -> str:
-    """Return the sentences of a part that have the words."""
-    task, _, part = prompt.partition("\n\n")
-    words = _words(task).lower()
-    sentences = re.split(r"(?<=[.!?])\s+|\n{2,}", part)
-    return "\n".join(" ".join(one.split()) for one in sentences if words in one.lower())

@@ -226,24 +226,20 @@ def _clear(folder: int, temporary: str, hook: Hook = silent) -> bool:
         if kind is None:
             os.unlink(temporary, dir_fd=folder)
         elif kind == "directory":
-            _empty(folder, temporary, hook)
+            inner = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            try:
+                held = os.listdir(inner)  # noqa: PTH208  pathlib lists no file descriptor
+                if [path_safety.shortened(name) for name in held] == [path_safety.serves(temporary)]:
+                    os.unlink(held[0], dir_fd=inner)
+                    hook("unlinked")
+            finally:
+                os.close(inner)
             os.rmdir(temporary, dir_fd=folder)
     except OSError as error:
         if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
             raise
         return False
     return kind in {None, "directory"}
-
-
-def _empty(folder: int, temporary: str, hook: Hook) -> None:
-    inner = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        held = os.listdir(inner)  # noqa: PTH208  pathlib lists no file descriptor
-        if [path_safety.shortened(name) for name in held] == [path_safety.serves(temporary)]:
-            os.unlink(held[0], dir_fd=inner)
-            hook("unlinked")
-    finally:
-        os.close(inner)
 
 
 def _write(fd: int, content: bytes, mode: int | None, owner: Owner | None) -> None:

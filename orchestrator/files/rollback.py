@@ -460,9 +460,6 @@ class RollbackStack:
             folders=await self._files.missing_folders(path),
         )
         await self._append("intent", change.intent(), {there.digest: there.content} if there.digest else {})
-        return await self._execute(change, content)
-
-    async def _execute(self, change: Change, content: bytes | None) -> Change:
         try:
             made = await self._files.make_folders(change.folders)
             mode = change.mode if change.kind is ChangeKind.CREATE else None
@@ -505,7 +502,13 @@ class RollbackStack:
         outcome = judge(change, found)
         if outcome is UndoOutcome.RESTORED:
             try:
-                await self._restore(change)
+                content = None if change.before is None else await self._journal.blob(change.before)
+                if content is not None:
+                    await self._files.make_folders(await self._files.missing_folders(change.path))
+                mode, owner = (
+                    (change.mode, change.owner) if change.kind is ChangeKind.DELETE else (None, None)
+                )
+                await self._files.put(change.path, content, expected=change.after, mode=mode, owner=owner)
             except ExternalEdit as edit:
                 found, outcome = edit.conflict.found, UndoOutcome.KEPT
         if outcome is UndoOutcome.KEPT:
@@ -513,13 +516,6 @@ class RollbackStack:
             return change.conflict(found)
         await self._leave(change, outcome)
         return None
-
-    async def _restore(self, change: Change) -> None:
-        content = None if change.before is None else await self._journal.blob(change.before)
-        if content is not None:
-            await self._files.make_folders(await self._files.missing_folders(change.path))
-        mode, owner = (change.mode, change.owner) if change.kind is ChangeKind.DELETE else (None, None)
-        await self._files.put(change.path, content, expected=change.after, mode=mode, owner=owner)
 
     async def _leave(self, change: Change, outcome: UndoOutcome) -> None:
         await self._files.remove_folders(reversed(change.folders))

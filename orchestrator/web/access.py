@@ -207,33 +207,32 @@ class Authentication:
             scope.setdefault("state", {})["actor"] = actor
             await self._app(scope, receive, send)
         else:
-            await self._refuse(scope, send)
-
-    async def _refuse(self, scope: Scope, send: Send) -> None:
-        client = scope.get("client")
-        address = str(client[0]) if client else ""
-        shown = bool(header_of(scope, b"authorization"))
-        wait = self.limiter.fail(address) if shown else 0.0
-        if wait:
-            status, text = (
-                429,
-                "too many wrong tokens came from this address; the right one is accepted at any time",
-            )
-            more = [(b"retry-after", f"{wait:.0f}".encode())]
-        else:
-            status, text = 401, "give a token, as `Authorization: Bearer TOKEN`"
-            more = [(b"www-authenticate", b"Bearer")]
-            if shown:
-                _LOG.warning("a wrong token was refused, address %s, %d in all", address, self.limiter.wrong)
-        body = json.dumps({"error": text}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),  # the body of the request is not read
-            *more,
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            client = scope.get("client")
+            address = str(client[0]) if client else ""
+            shown = bool(header_of(scope, b"authorization"))
+            wait = self.limiter.fail(address) if shown else 0.0
+            if wait:
+                status, text = (
+                    429,
+                    "too many wrong tokens came from this address; the right one is accepted at any time",
+                )
+                more = [(b"retry-after", f"{wait:.0f}".encode())]
+            else:
+                status, text = 401, "give a token, as `Authorization: Bearer TOKEN`"
+                more = [(b"www-authenticate", b"Bearer")]
+                if shown:
+                    _LOG.warning(
+                        "a wrong token was refused, address %s, %d in all", address, self.limiter.wrong
+                    )
+            body = json.dumps({"error": text}).encode()
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"connection", b"close"),  # the body of the request is not read
+                *more,
+            ]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
 
 
 def _digest(token: bytes) -> bytes:

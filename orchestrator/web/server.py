@@ -155,8 +155,17 @@ async def serve(
     Raises:
         ConfigError: The address, the port or a proxy cannot be used.
     """
+
+    # The application, whose requests end silently if the server cancels them in the end.
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+
     config = uvicorn.Config(
-        _without_cancellation(app),
+        served,
         log_config=None,
         log_level="error",  # a client that sends nonsense is no news
         access_log=False,
@@ -199,22 +208,6 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             late.cancel()
-
-
-def _without_cancellation(app: App) -> App:
-    """Return the application, whose requests end silently if the server cancels them in the end.
-
-    Each is the whole of a task that belongs to uvicorn, which prints what such a task raises and reads nothing else.
-    """
-
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await app(scope, receive, send)
-        except asyncio.CancelledError:
-            if scope["type"] != "http":
-                raise
-
-    return served
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.machines.approval.fault import GateRefused, fault_of
-from orchestrator.machines.approval.graph import ApprovalContext, PlanStatus
+from orchestrator.machines.approval.graph import PlanStatus
 from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_guards import BlockedGate
@@ -116,15 +116,11 @@ def expired(run: ApprovalRun) -> BlockedGate | None:
     ctx, now = run.ctx, run.deps.clock.time()
     if not ctx.expires_at:
         return None
-    if now < _made_at(ctx) - SET_BACK:
+    # When the newest version of the plan was made, in epoch seconds.
+    if now < (float(ctx.versions[-1].get("at", 0.0)) if ctx.versions else 0.0) - SET_BACK:
         reason = "the clock was set back since the plan was made, so its waiting time is unknown"
         return BlockedGate("plan", reason, ("submit",), code="ST-004")
     return BlockedGate("plan", EXPIRED, ("submit",), code="ST-004") if now >= ctx.expires_at else None
-
-
-def _made_at(ctx: ApprovalContext) -> float:
-    """Return when the newest version of the plan was made, in epoch seconds."""
-    return float(ctx.versions[-1].get("at", 0.0)) if ctx.versions else 0.0
 
 
 def _refuse(run: ApprovalRun, blocked: BlockedGate | None) -> None:

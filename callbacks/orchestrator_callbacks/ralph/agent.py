@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,19 +92,22 @@ def charge_call(run: RalphRun, request: AgentRequest, answer: object) -> None:
     """Add the usage of a call that ended; `answer` is None if it failed. Durable with the next record."""
     ctx = run.ctx
     if not request.calls:
-        request.spend(_estimate(request, answer))
+        request.spend(
+            Usage(_tokens_of(request.input), 0 if answer is None else _tokens_of(answer)).as_estimate()
+        )
     known = {one.child_run_id for one in ctx.agent_calls if one.child_run_id is not None}
     calls = [_priced(run, one) for one in request.calls if one.child_run_id not in known]
     new = [replace(one, failed=True) for one in calls] if answer is None else calls
     for one in new:
         ctx.usage += one.usage
         if one.agent:
-            run.note("coding_agent", _record(request, one))
+            # The record of a call of a coding agent.
+            body: dict[str, Any] = {"call": request.key, "agent": one.agent, "usage": one.usage.short()}
+            run.note(
+                "coding_agent",
+                body | {name: value for name in ("model", "session") if (value := getattr(one, name))},
+            )
     ctx.agent_calls = (*ctx.agent_calls, *new)
-
-
-def _estimate(request: AgentRequest, answer: object) -> Usage:
-    return Usage(_tokens_of(request.input), 0 if answer is None else _tokens_of(answer)).as_estimate()
 
 
 def _tokens_of(given: object) -> int:
@@ -121,12 +124,6 @@ def _priced(run: RalphRun, call: RoleCall) -> RoleCall:
     if micros is None:
         return call
     return replace(call, usage=replace(usage, cost_micros=micros, estimated_cost_micros=micros))
-
-
-def _record(request: AgentRequest, call: RoleCall) -> Mapping[str, Any]:
-    """Return the record of a call of a coding agent."""
-    body: dict[str, Any] = {"call": request.key, "agent": call.agent, "usage": call.usage.short()}
-    return body | {name: value for name in ("model", "session") if (value := getattr(call, name))}
 
 
 # ---- calls ----

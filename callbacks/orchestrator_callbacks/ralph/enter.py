@@ -93,7 +93,31 @@ async def enter_executing(run: RalphRun) -> RalphEvent:
     await _poll(run)
     await _read(run)
     if run.ctx.selected:
-        return await _execute(run)
+        # Execute the current task. The report of an interrupted attempt is set aside, not overwritten.
+        ctx, session = run.ctx, run.deps.session
+        task, attempt = _current(ctx)
+        report = await asyncio.to_thread(session.report_path, task, attempt)
+        request = ExecutorInput(
+            session_path=ctx.session_path,
+            task_id=task,
+            attempt_number=attempt,
+            context={"report_path": str(report), "feedback": ctx.feedback, "notes": ctx.notes},
+        )
+
+        def usable(output: ExecutorOutput) -> str | None:
+            done = output.status is ExecutorStatus.COMPLETED
+            if done and session.report(task, attempt) is None:
+                return f"it says completed, and there is no report {report}"
+            return None
+
+        output = await StateCalls(run).ask(
+            ExecutorOutput,
+            Role.EXECUTOR,
+            request,
+            usable=usable,
+            before=lambda: session.set_aside(task, attempt),
+        )
+        return step.executed(ctx, output)
     return RalphEvent.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run)
 
 
@@ -189,34 +213,6 @@ async def _review_first(run: RalphRun, tasks: tuple[Task, ...]) -> None:
     run.ctx.attempt = max(1, await asyncio.to_thread(run.deps.session.attempts, task.id))
 
 
-async def _execute(run: RalphRun) -> RalphEvent:
-    """Execute the current task. The report of an interrupted attempt is set aside, not overwritten."""
-    ctx, session = run.ctx, run.deps.session
-    task, attempt = _current(ctx)
-    report = await asyncio.to_thread(session.report_path, task, attempt)
-    request = ExecutorInput(
-        session_path=ctx.session_path,
-        task_id=task,
-        attempt_number=attempt,
-        context={"report_path": str(report), "feedback": ctx.feedback, "notes": ctx.notes},
-    )
-
-    def usable(output: ExecutorOutput) -> str | None:
-        done = output.status is ExecutorStatus.COMPLETED
-        if done and session.report(task, attempt) is None:
-            return f"it says completed, and there is no report {report}"
-        return None
-
-    output = await StateCalls(run).ask(
-        ExecutorOutput,
-        Role.EXECUTOR,
-        request,
-        usable=usable,
-        before=lambda: session.set_aside(task, attempt),
-    )
-    return step.executed(ctx, output)
-
-
 def _current(ctx: RalphContext) -> tuple[str, int]:
     """Return the current task and its attempt; only called in states that have one."""
     return ctx.current_task_id or "", ctx.attempt
@@ -255,23 +251,19 @@ async def _take(run: RalphRun, signal: Signal) -> None:
     body = {"id": signal.id, "kind": says, "by": signal.by, "why": signal.why, "number": signal.number}
     ctx = run.ctx
     if says == "answer":
-        body |= await _answered(run, signal)
+        # Write answers to the file; return a note for the record about answers to unknown questions.
+        session = run.deps.session
+        answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
+        known = {one.id for one in await asyncio.to_thread(session.questions)}
+        strange = sorted(answers.keys() - known)
+        await asyncio.to_thread(session.answer, {one: answers[one] for one in answers.keys() & known})
+        body |= {"refused": f"there is no question {', '.join(strange)}"} if strange else {}
     run.note("control", body | {"at": run.deps.clock.time()})
     match says:
         case "steer":
             ctx.requirements = (*ctx.requirements, signal.why)
         case "inform":
             ctx.notes = (*ctx.notes, signal.why)
-
-
-async def _answered(run: RalphRun, signal: Signal) -> dict[str, str]:
-    """Write answers to the file; return a note for the record about answers to unknown questions."""
-    session = run.deps.session
-    answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
-    known = {one.id for one in await asyncio.to_thread(session.questions)}
-    strange = sorted(answers.keys() - known)
-    await asyncio.to_thread(session.answer, {one: answers[one] for one in answers.keys() & known})
-    return {"refused": f"there is no question {', '.join(strange)}"} if strange else {}
 
 
 # ---- planning ----

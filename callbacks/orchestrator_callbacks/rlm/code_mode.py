@@ -85,9 +85,19 @@ class CodeModeSource:
         """Return the event that leaves a state; None in DONE."""
         match state:
             case CodeModeState.INIT:
-                return await self._begin(ctx)
+                if ctx.depth >= ctx.max_depth:
+                    return DepthExceeded(ctx.depth, ctx.max_depth)
+                conversation.begin(ctx, self._instructions)
+                response = await self._conversation.ask(ctx)
+                return LLMResponseReceived(text_of(response), incomplete=incomplete_of(response))
             case CodeModeState.SHALLOW_CALL:
-                return await self._ask_once(ctx)
+                # Call the model without a REPL. The model may mark its answer; an answer by variable
+                # is not possible here.
+                response = await self._conversation.ask_with(conversation.shallow(ctx))
+                said = text_of(response)
+                final = read(said).final
+                answer = final.value if final is not None and final.kind == "text" else said
+                return LLMResponseReceived(answer, incomplete=incomplete_of(response))
             case CodeModeState.PROMPTING:
                 return await self._read(ctx)
             case CodeModeState.EXECUTING:
@@ -104,21 +114,6 @@ class CodeModeSource:
         await self._repl.close()
 
     # ---- the states ----
-
-    async def _begin(self, ctx: CodeModeContext) -> CodeModeEvent:
-        if ctx.depth >= ctx.max_depth:
-            return DepthExceeded(ctx.depth, ctx.max_depth)
-        conversation.begin(ctx, self._instructions)
-        response = await self._conversation.ask(ctx)
-        return LLMResponseReceived(text_of(response), incomplete=incomplete_of(response))
-
-    async def _ask_once(self, ctx: CodeModeContext) -> CodeModeEvent:
-        """Call the model without a REPL. The model may mark its answer; an answer by variable is not possible here."""
-        response = await self._conversation.ask_with(conversation.shallow(ctx))
-        said = text_of(response)
-        final = read(said).final
-        answer = final.value if final is not None and final.kind == "text" else said
-        return LLMResponseReceived(answer, incomplete=incomplete_of(response))
 
     async def _read(self, ctx: CodeModeContext) -> CodeModeEvent:
         """Distinguish code from an answer. A reply with neither also counts as a turn, but not a refusal."""
@@ -141,10 +136,25 @@ class CodeModeSource:
         if answer is not None:
             given = any(result.final is not None for result in done)
             return FinalAnswerFound(answer, is_value=given or _is_variable(reply.final))
-        results = [*([ctx.notice] if ctx.notice else []), *_results_of(ctx, done)]
+        # The text for the model about each block.
+        numbered = len(ctx.blocks) > 1
+        texts = []
+        for number, result in enumerate(done, 1):
+            title = f"Result of block {number}" if numbered else "Result of your code"
+            texts.append(f"{title}:\n{result.text_for_model(_chars(ctx))}")
+        if skipped := len(ctx.blocks) - len(done):
+            texts.append(f"The other {skipped} of your blocks did not run.")
+        results = [*([ctx.notice] if ctx.notice else []), *texts]
         if ctx.incomplete == "truncated":
             results.append(_TRUNCATED)
-        results += _remarks(reply, done)
+        # The text for the model about an answer that did not count, or about a reply without code and answer.
+        remarks = [_UNCLOSED] if reply.unclosed else []
+        if reply.final is not None:
+            failed = not all(result.ok for result in done)
+            remarks.append(_NOT_TAKEN if failed else _NO_VARIABLE.format(name=reply.final.value))
+        elif not reply.blocks and not reply.unclosed:
+            remarks.append(_NOTHING)
+        results += remarks
         await self._conversation.complete_turn(
             ctx, "\n".join(result.text_for_model(_chars(ctx)) for result in done)
         )
@@ -153,7 +163,16 @@ class CodeModeSource:
         ):  # before the limit check, which calls the model once more
             return PolicyStop()
         if at_last_turn(ctx):
-            return await self._ask_last(ctx, results)
+            # Request the final answer; an unmarked reply counts as a whole.
+            try:
+                response = await self._conversation.ask(
+                    ctx, [Message("user", "\n\n".join([*results, conversation.LIMIT]))]
+                )
+            except LimitReached:
+                return MaxIterationsReached()
+            said = text_of(response)
+            answer = await self._value(read(said).final)
+            return MaxIterationsReached((said if answer is None else answer) or None)
         response = await self._conversation.ask(ctx, [Message("user", "\n\n".join(results))])
         return CodeExecuted(tuple(results), text_of(response), incomplete_of(response))
 
@@ -180,21 +199,6 @@ class CodeModeSource:
             return None if final is None else final.value
         return await self._repl.variable(final.value)
 
-    async def _ask_last(self, ctx: CodeModeContext, results: list[str]) -> MaxIterationsReached:
-        """Request the final answer; an unmarked reply counts as a whole.
-
-        Returns no answer if a budget refuses the request.
-        """
-        try:
-            response = await self._conversation.ask(
-                ctx, [Message("user", "\n\n".join([*results, conversation.LIMIT]))]
-            )
-        except LimitReached:
-            return MaxIterationsReached()
-        said = text_of(response)
-        answer = await self._value(read(said).final)
-        return MaxIterationsReached((said if answer is None else answer) or None)
-
 
 def _is_variable(final: FinalAnswer | None) -> bool:
     return final is not None and final.kind == "variable"
@@ -202,29 +206,6 @@ def _is_variable(final: FinalAnswer | None) -> bool:
 
 def _chars(ctx: CodeModeContext) -> int:
     return ctx.limits.result_chars or sys.maxsize
-
-
-def _results_of(ctx: CodeModeContext, done: list[CodeResult]) -> list[str]:
-    """Return the text for the model about each block."""
-    numbered = len(ctx.blocks) > 1
-    texts = []
-    for number, result in enumerate(done, 1):
-        title = f"Result of block {number}" if numbered else "Result of your code"
-        texts.append(f"{title}:\n{result.text_for_model(_chars(ctx))}")
-    if skipped := len(ctx.blocks) - len(done):
-        texts.append(f"The other {skipped} of your blocks did not run.")
-    return texts
-
-
-def _remarks(reply: Reply, done: list[CodeResult]) -> list[str]:
-    """Return the text for the model about an answer that did not count, or about a reply without code and answer."""
-    remarks = [_UNCLOSED] if reply.unclosed else []
-    if reply.final is not None:
-        failed = not all(result.ok for result in done)
-        remarks.append(_NOT_TAKEN if failed else _NO_VARIABLE.format(name=reply.final.value))
-    elif not reply.blocks and not reply.unclosed:
-        remarks.append(_NOTHING)
-    return remarks
 
 
 # ---- hooks ----

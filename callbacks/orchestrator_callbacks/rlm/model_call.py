@@ -165,7 +165,15 @@ class RunBudget(PayingAccount):
             Exception: Any error of `announce`.
         """
         purses = tuple(self._all())
-        await self._reserve(purses, need)
+        made = self._queue.request(purses, need)
+        try:
+            refusal = await made.answer
+            self.record(made.rows)
+        except BaseException:
+            self._queue.withdraw(made)
+            raise
+        if refusal is not None:
+            raise LimitReached(refusal)
         charge = need.as_estimate() if charge is None else charge
         for purse in purses:
             purse._charges.append(charge)
@@ -192,17 +200,6 @@ class RunBudget(PayingAccount):
         while purse is not None:
             yield purse
             purse = purse._lender
-
-    async def _reserve(self, purses: Sequence[RunBudget], need: Usage) -> None:
-        made = self._queue.request(purses, need)
-        try:
-            refusal = await made.answer
-            self.record(made.rows)
-        except BaseException:
-            self._queue.withdraw(made)
-            raise
-        if refusal is not None:
-            raise LimitReached(refusal)
 
 
 def estimated(messages: Iterable[Message]) -> Usage:

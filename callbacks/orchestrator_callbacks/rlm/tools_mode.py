@@ -94,7 +94,19 @@ class ToolsModeSource:
             case ToolsModeState.PROMPTING:
                 return await self._read(ctx)
             case ToolsModeState.EXECUTING_TOOLS:
-                return await self._execute(ctx)
+                # Run the calls, and call the model with the results.
+                results = [result.message() for result in await self._run(ctx)]
+                await self._conversation.complete_turn(ctx, "\n".join(result.text for result in results))
+                if await self._conversation.should_stop(
+                    ctx
+                ):  # before the limit check, which calls the model once more
+                    return PolicyStop()
+                if at_last_turn(ctx):
+                    return await self._ask_last(ctx, results)
+                notice = [Message("user", ctx.notice)] if ctx.notice else []
+                response = await self._conversation.ask(ctx, [*results, *notice])
+                said = text_of(response), response.tool_calls, incomplete_of(response)
+                return ToolsExecuted((*results, *notice), *said)
             case _:
                 return None
 
@@ -107,21 +119,6 @@ class ToolsModeSource:
         if await self._conversation.should_stop(ctx):
             return PolicyStop()
         return ToolCallsFound(ctx.calls) if ctx.calls else NoToolCalls(ctx.last_response or "")
-
-    async def _execute(self, ctx: ToolsModeContext) -> ToolsModeEvent:
-        """Run the calls, and call the model with the results."""
-        results = [result.message() for result in await self._run(ctx)]
-        await self._conversation.complete_turn(ctx, "\n".join(result.text for result in results))
-        if await self._conversation.should_stop(
-            ctx
-        ):  # before the limit check, which calls the model once more
-            return PolicyStop()
-        if at_last_turn(ctx):
-            return await self._ask_last(ctx, results)
-        notice = [Message("user", ctx.notice)] if ctx.notice else []
-        response = await self._conversation.ask(ctx, [*results, *notice])
-        said = text_of(response), response.tool_calls, incomplete_of(response)
-        return ToolsExecuted((*results, *notice), *said)
 
     async def _run(self, ctx: ToolsModeContext) -> list[ToolResult]:
         async def finished(result: ToolResult) -> None:

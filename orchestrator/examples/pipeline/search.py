@@ -64,7 +64,10 @@ def shortest(examples: Sequence[tuple[Any, Any]]) -> Chain | None:
         following: list[tuple[Chain, list[Any]]] = []
         for chain, values in level:
             for step, become in _ways(values):
-                if _same(become, expected):
+                if all(
+                    type(one) is type(other) and one == other
+                    for one, other in zip(become, expected, strict=True)
+                ):
                     return (*chain, step)
                 if (shape := repr(become)) not in seen:
                     seen.add(shape)
@@ -80,7 +83,3 @@ def _ways(values: list[Any]) -> Iterator[tuple[Step, list[Any]]]:
                 yield step, [step.apply(value) for value in values]
             except (ValueError, IndexError):  # of an empty text or list
                 continue
-
-
-def _same(values: list[Any], expected: list[Any]) -> bool:
-    return all(type(one) is type(other) and one == other for one, other in zip(values, expected, strict=True))

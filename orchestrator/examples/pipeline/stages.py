@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.examples.pipeline.search import KEEP, Chain, shortest
+from orchestrator.examples.pipeline.search import KEEP, shortest
 
 _INCOMPLETE = re.compile(r"^- error: (\w+): \d+ of \d+ examples are not checked$", re.MULTILINE)
 _FAILED = re.compile(r"^failed: (\w+): example (\d+)", re.MULTILINE)
@@ -40,17 +40,13 @@ def implement(request: Any) -> str:
         chain = shortest([(one["given"], one["gives"]) for one in shown])
         if chain is None:
             raise ValueError(f"no function of a few steps does what the examples of {name} show")
-        parts.append(_function(function, chain))
+        lines: Iterable[str] = [
+            f"def {function['name']}({function['takes']}):",
+            f'    """{function["summary"]}"""',
+            f"    value = {function['takes']}",
+            *(f"    value = {step.line}" for step in chain),
+            "    return value",
+        ]
+        parts.append("\n\n" + "\n".join(lines) + "\n")
     helper = KEEP if any("keep(" in part for part in parts) else ""
     return f'"""Written from examples."""\n{helper}{"".join(parts)}'
-
-
-def _function(function: dict[str, Any], chain: Chain) -> str:
-    lines: Iterable[str] = [
-        f"def {function['name']}({function['takes']}):",
-        f'    """{function["summary"]}"""',
-        f"    value = {function['takes']}",
-        *(f"    value = {step.line}" for step in chain),
-        "    return value",
-    ]
-    return "\n\n" + "\n".join(lines) + "\n"

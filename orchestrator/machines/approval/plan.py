@@ -177,7 +177,8 @@ def selection(plan: ApprovalPlan, chosen: Iterable[str]) -> tuple[str, ...]:
     for index in reversed(range(len(plan.steps))):
         step = plan.steps[index]
         if step.id in wanted:
-            wanted.update(_needed(step, plan.steps[:index]))
+            same = {one.id for one in plan.steps[:index] if set(one.paths) & set(step.paths)}
+            wanted.update(same | set(step.depends_on))
     return tuple(one for one in known if one in wanted)
 
 
@@ -200,11 +201,6 @@ def read_as(kind: type[M], plain: Any, what: str) -> M:
         raise ApprovalError(Fault("VAL-002", f"{what} cannot be read: {'; '.join(faults)}")) from None
     except (TypeError, RecursionError) as error:
         raise ApprovalError(Fault("VAL-002", f"{what} is not plain data: {error}")) from None
-
-
-def _needed(step: PlanStep, earlier: tuple[PlanStep, ...]) -> set[str]:
-    same = {one.id for one in earlier if set(one.paths) & set(step.paths)}
-    return same | set(step.depends_on)
 
 
 def _unknown(step_id: str, steps: tuple[PlanStep, ...]) -> Fault:

@@ -58,7 +58,18 @@ def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
     elif fault := _name_fault(path, shown):
         yield fault
     else:
-        yield from _path_faults(path, caps)
+        *folders, name = folded(path).split("/")
+        # Whether a folder is spelt like the short name (`GIT~1`) that some systems give to a hidden folder.
+        if any(folder.startswith(".") for folder in folders) or any(
+            "~" in folder and folder.rpartition("~")[2].isdigit() for folder in folders
+        ):
+            yield Fault("SEC-004", f"{path!r} is in a hidden folder", path=path)
+        if name in {".git", ".orchestrator", ".exacta"}:
+            yield Fault("SEC-004", f"{path!r} is a hidden folder", path=path)
+        if any(fnmatchcase(folder, folded(rule)) for folder in folders for rule in caps.build_output):
+            yield Fault("SEC-006", f"{path!r} is in a folder of build output", path=path)
+        if any(fnmatchcase(part, folded(rule)) for part in (*folders, name) for rule in caps.denied):
+            yield Fault("SEC-005", f"{path!r} is on the list of denied names", path=path)
 
 
 def _name_fault(path: str, shown: str) -> Fault | None:
@@ -69,36 +80,15 @@ def _name_fault(path: str, shown: str) -> Fault | None:
         return Fault("SEC-010", f"{shown!r} has accents separate from their letters (not NFC)", path=path)
     if any(part in {"", "."} or part != part.strip() or part.endswith(".") for part in parts):
         return Fault("SEC-010", f"{shown!r} is not spelt as file systems store it", path=path)
-    if any(_is_device(part) for part in parts):
+    if any(folded(part).partition(".")[0].strip() in _DEVICES for part in parts):
         return Fault("SEC-007", f"{shown!r} is the name of a device on some systems", path=path)
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         return Fault("FS-011", f"{path[:60]!r}… is too long a name", path=path)
     return None
 
 
-def _path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
-    *folders, name = folded(path).split("/")
-    if any(folder.startswith(".") for folder in folders) or _is_hidden_by_short_name(folders):
-        yield Fault("SEC-004", f"{path!r} is in a hidden folder", path=path)
-    if name in {".git", ".orchestrator", ".exacta"}:
-        yield Fault("SEC-004", f"{path!r} is a hidden folder", path=path)
-    if any(fnmatchcase(folder, folded(rule)) for folder in folders for rule in caps.build_output):
-        yield Fault("SEC-006", f"{path!r} is in a folder of build output", path=path)
-    if any(fnmatchcase(part, folded(rule)) for part in (*folders, name) for rule in caps.denied):
-        yield Fault("SEC-005", f"{path!r} is on the list of denied names", path=path)
-
-
 def _hides(letter: str) -> bool:
     return unicodedata.category(letter) in _HIDING
-
-
-def _is_device(part: str) -> bool:
-    return folded(part).partition(".")[0].strip() in _DEVICES
-
-
-def _is_hidden_by_short_name(folders: list[str]) -> bool:
-    """Return whether a folder is spelt like the short name (`GIT~1`) that some systems give to a hidden folder."""
-    return any("~" in folder and folder.rpartition("~")[2].isdigit() for folder in folders)
 
 
 # ---- plans ----
@@ -194,17 +184,6 @@ def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
 
 
 def _step_faults(step: PlanStep, earlier: set[str], caps: PlanCaps) -> Iterator[Fault]:
-    yield from _order_faults(step, earlier)
-    yield from _words("the title or a constraint of the step", step.title, *step.constraints)
-    if step.kind is StepKind.RUN:
-        yield from _command_faults(step, caps)
-    else:
-        yield from _file_step_faults(step, caps)
-    given, most = len(step.constraints), caps.constraints
-    yield from _over("VAL-011", "the step has {} constraints, at most {} are allowed", given, most)
-
-
-def _order_faults(step: PlanStep, earlier: set[str]) -> Iterator[Fault]:
     if not step.id.strip() or "/" in step.id or not step.id.isprintable() or len(step.id) > LONGEST_ID:
         needed = f"at most {LONGEST_ID} plain characters"
         yield Fault("VAL-015", f"a step has the id {_short(step.id)!r}; use {needed}")
@@ -213,6 +192,13 @@ def _order_faults(step: PlanStep, earlier: set[str]) -> Iterator[Fault]:
     for one in step.depends_on:
         if one not in earlier:
             yield Fault("VAL-015", f"it depends on {_short(one)!r}, which is not an earlier step")
+    yield from _words("the title or a constraint of the step", step.title, *step.constraints)
+    if step.kind is StepKind.RUN:
+        yield from _command_faults(step, caps)
+    else:
+        yield from _file_step_faults(step, caps)
+    given, most = len(step.constraints), caps.constraints
+    yield from _over("VAL-011", "the step has {} constraints, at most {} are allowed", given, most)
 
 
 def _command_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
@@ -252,7 +238,7 @@ def _file_step_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
         yield from path_faults(file.path, caps)
         lines += yield from _change_faults(step.kind, file)
     yield from _over("VAL-010", "the step changes {} lines, at most {} are allowed", lines, caps.diff_lines)
-    size = sum(_size(file) for file in step.files)
+    size = sum(sum(len(text.encode()) for text in (file.content, file.diff) if text) for file in step.files)
     yield from _over(
         "VAL-012", "the step writes {} bytes, at most {} are allowed", size, caps.operation_bytes
     )
@@ -290,10 +276,6 @@ def _diff_faults(file: FileChange) -> Counted:
     if not read.changed:
         yield Fault("VAL-018", f"{file.path!r}: the diff changes nothing", path=file.path)
     return read.changed
-
-
-def _size(file: FileChange) -> int:
-    return sum(len(text.encode()) for text in (file.content, file.diff) if text)
 
 
 def _over(code: str, message: str, given: int, most: int) -> Iterator[Fault]:

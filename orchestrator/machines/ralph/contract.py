@@ -345,7 +345,12 @@ def read(role: Role | str, given: object) -> AgentOutput:
         found = given if isinstance(given, model) else model.model_validate(_data(role, given))
         found.model_dump_json()
     except ValidationError as error:
-        raise AgentOutputInvalid(role.value, _sentence(error)) from None
+        # Describe the first three invalid members.
+        faults = []
+        for one in error.errors(include_url=False)[:3]:
+            where = ".".join(str(part) for part in one["loc"])
+            faults.append(f"{where}: {one['msg']}" if where else one["msg"])
+        raise AgentOutputInvalid(role.value, "; ".join(faults)) from None
     except PydanticSerializationError:  # "\ud800" is valid JSON, but cannot be stored or written
         raise AgentOutputInvalid(role.value, "it contains half a character (a lone surrogate)") from None
     return found
@@ -377,12 +382,3 @@ def _fenced(text: str) -> Iterator[str]:
         elif not fence["json"]:
             yield text[begun : fence.start()]
             begun = None
-
-
-def _sentence(error: ValidationError) -> str:
-    """Describe the first three invalid members."""
-    faults = []
-    for one in error.errors(include_url=False)[:3]:
-        where = ".".join(str(part) for part in one["loc"])
-        faults.append(f"{where}: {one['msg']}" if where else one["msg"])
-    return "; ".join(faults)

@@ -187,7 +187,11 @@ def _markers(text: str) -> tuple[dict[str, Marker], list[ImportNote]]:
     markers: dict[str, Marker] = {}
     notes: list[ImportNote] = []
     for entry in found.entries:
-        boxes = _boxes(found.outline, entry)
+        # The marks of the boxes among the details of a task.
+        first, last = entry.node.line, entry.node.end
+        boxes = [
+            node.mark for node in found.outline.nodes if first < node.line < last and node.mark is not None
+        ]
         done = sum(1 for mark in boxes if (_sign(mark) or Marker.OPEN) in SETTLED)
         marker = entry.mark or _said(found.outline, entry)
         if marker is None and boxes and done == len(boxes):
@@ -196,12 +200,6 @@ def _markers(text: str) -> tuple[dict[str, Marker], list[ImportNote]]:
             notes.append(_note(entry.node, f"{done} of its {len(boxes)} boxes are done; imported as open"))
         markers[entry.id] = marker or Marker.OPEN
     return markers, notes
-
-
-def _boxes(found: Outline, entry: TaskEntry) -> list[str]:
-    """Return the marks of the boxes among the details of a task."""
-    first, last = entry.node.line, entry.node.end
-    return [node.mark for node in found.nodes if first < node.line < last and node.mark is not None]
 
 
 def _said(found: Outline, entry: TaskEntry) -> Marker | None:

@@ -121,26 +121,23 @@ class _Reading:
                 level = len(heading["level"])
                 yield Node(line=index, end=index, heading=level, text=self.section)
             elif item := _ITEM.fullmatch(line):
-                yield self._item(index, item)
+                indent = len(item["indent"].expandtabs(4))
+                while self._open and self._open[-1] >= indent:
+                    self._open.pop()
+                node = Node(
+                    line=index,
+                    end=index,
+                    depth=len(self._open),
+                    text=item["text"].strip(),
+                    mark=item["mark"],
+                    span=item.span("mark"),
+                    section=self.section,
+                    indent=indent,
+                )
+                self._open.append(indent)
+                yield node
             elif line.strip() and not line.startswith((" ", "\t")):
                 self._open.clear()
-
-    def _item(self, index: int, item: re.Match[str]) -> Node:
-        indent = len(item["indent"].expandtabs(4))
-        while self._open and self._open[-1] >= indent:
-            self._open.pop()
-        node = Node(
-            line=index,
-            end=index,
-            depth=len(self._open),
-            text=item["text"].strip(),
-            mark=item["mark"],
-            span=item.span("mark"),
-            section=self.section,
-            indent=indent,
-        )
-        self._open.append(indent)
-        return node
 
     def _prose(self) -> Iterator[int]:
         """Yield the indices of lines outside front matter, fences and comments."""

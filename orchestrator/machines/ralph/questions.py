@@ -77,32 +77,28 @@ def _entries(found: Outline) -> Iterator[QuestionEntry]:
         while name in taken:
             name += "+"
         taken.add(name)
-        yield _one(found, node, name)
-
-
-def _one(found: Outline, node: Node, name: str) -> QuestionEntry:
-    priority = _PRIORITY.match(node.text)
-    values: dict[str, str] = {}
-    places: dict[str, Node] = {}
-    for below in found.nodes:
-        if (
-            node.line < below.line < node.end
-            and not below.heading
-            and (field := _FIELD.fullmatch(below.text))
-        ):
-            key = field["name"]
-            values.setdefault(key, field["value"].strip())
-            places.setdefault(key, below)
-    return QuestionEntry(
-        id=name,
-        text=node.text[priority.end() :] if priority else node.text,
-        node=node,
-        category=values.get("Category", ""),
-        priority=values.get("Priority") or (priority["priority"] if priority else ""),
-        answer=_answer(found, values.get("Answer", ""), places.get("Answer")),
-        answer_node=places.get("Answer"),
-        status_node=places.get("Status"),
-    )
+        priority = _PRIORITY.match(node.text)
+        values: dict[str, str] = {}
+        places: dict[str, Node] = {}
+        for below in found.nodes:
+            if (
+                node.line < below.line < node.end
+                and not below.heading
+                and (field := _FIELD.fullmatch(below.text))
+            ):
+                key = field["name"]
+                values.setdefault(key, field["value"].strip())
+                places.setdefault(key, below)
+        yield QuestionEntry(
+            id=name,
+            text=node.text[priority.end() :] if priority else node.text,
+            node=node,
+            category=values.get("Category", ""),
+            priority=values.get("Priority") or (priority["priority"] if priority else ""),
+            answer=_answer(found, values.get("Answer", ""), places.get("Answer")),
+            answer_node=places.get("Answer"),
+            status_node=places.get("Status"),
+        )
 
 
 def _answer(found: Outline, value: str, node: Node | None) -> str | None:

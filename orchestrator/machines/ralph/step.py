@@ -313,7 +313,18 @@ def next_state(
         if isinstance(event, OrchestratorEvent)
         else OrchestratorEvent(type=_TYPES[type(event)](event), output=event)
     )
-    ctx = _context(state, limits or RalphLimits(), given)
+    ctx = RalphContext(
+        session_id=state.session_id,
+        session_path=state.session_path,
+        is_new=given.is_new_session,
+        limits=(limits or RalphLimits()),
+        current_task_id=state.current_task_id,
+        attempt=state.current_attempt_number,
+        blockers=state.blockers,
+        qa_cycle_count=state.qa_cycle_count,
+        replans=state.replans,
+        requirements=(given.text or "new requirements",) if given.type == "new_requirements" else (),
+    )
     ctx.fail_on_open_questions = fail_on_open_questions
     chosen = _chosen(ctx, state.current_state, given)
     if chosen is None:  # a review that could not be made is requested again: the state does not change
@@ -367,21 +378,6 @@ def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
         return None
     explain = getattr(verdict, "explain", None)
     return str(explain()) if explain is not None else "there is no new request"
-
-
-def _context(state: OrchestratorState, limits: RalphLimits, given: OrchestratorEvent) -> RalphContext:
-    return RalphContext(
-        session_id=state.session_id,
-        session_path=state.session_path,
-        is_new=given.is_new_session,
-        limits=limits,
-        current_task_id=state.current_task_id,
-        attempt=state.current_attempt_number,
-        blockers=state.blockers,
-        qa_cycle_count=state.qa_cycle_count,
-        replans=state.replans,
-        requirements=(given.text or "new requirements",) if given.type == "new_requirements" else (),
-    )
 
 
 def _state(current: RalphState, ctx: RalphContext) -> OrchestratorState:

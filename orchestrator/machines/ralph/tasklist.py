@@ -205,14 +205,13 @@ def _is_named(text: str) -> bool:
     return name is not None and name["sep"] is not None
 
 
-def _zeros(found: Outline) -> list[OutlineProblem]:
-    """Return the first line with a zero byte: a file saved as UTF-16 would otherwise be a list without tasks."""
-    at = next((number for number, line in enumerate(found.lines, 1) if "\0" in line), None)
-    return [] if at is None else [OutlineProblem(at, "contains a zero byte; save the file as UTF-8")]
-
-
 def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
-    problems = [*found.problems, *_zeros(found)]
+    # The first line with a zero byte: a file saved as UTF-16 would otherwise be a list without tasks.
+    at = next((number for number, line in enumerate(found.lines, 1) if "\0" in line), None)
+    problems = [
+        *found.problems,
+        *([] if at is None else [OutlineProblem(at, "contains a zero byte; save the file as UTF-8")]),
+    ]
     entries: list[TaskEntry] = []
     taken: dict[str, Node] = {}
     for node in nodes:
@@ -239,7 +238,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
                 title=title,
                 node=node,
                 mark=None if given is None else SPELLINGS[given],
-                planning=_of_planning(name, node.section),
+                planning=name.startswith(("plan-", "qa-")) or node.section.lower().startswith("planning"),
                 fields=_fields(found, node),
             )
         )
@@ -313,10 +312,6 @@ def unused(name: str, taken: Mapping[str, object]) -> str:
     while fresh in taken:
         fresh, number = f"{name}-{number}", number + 1
     return fresh
-
-
-def _of_planning(name: str, section: str) -> bool:
-    return name.startswith(("plan-", "qa-")) or section.lower().startswith("planning")
 
 
 def _plain(text: str) -> str:

@@ -135,19 +135,15 @@ class KeepEnds:
             start += 1  # a turn starts with the model's message: a result without its call is invalid
         if start == opening:  # nothing between them, or no turn yet
             return messages
-        return [*_noted(messages[:opening], start - opening), *messages[start:]]
+        # The opening with a note of the number of omitted messages, including those of earlier notes.
+        *before, last = messages[:opening] or (Message("user", ""),)
+        said = _NOTE.search(last.text)
+        count = (start - opening) + (int(said[1]) if said else 0)
+        text = f"{_NOTE.sub('', last.text)}\n\n[{count} earlier messages were left out here to save room.]"
+        return [*[*before, replace(last, content=text)], *messages[start:]]
 
 
 _NOTE = re.compile(r"\n\n\[(\d+) earlier messages were left out here to save room\.\]\Z")
-
-
-def _noted(head: Sequence[Message], left_out: int) -> list[Message]:
-    """Return the opening with a note of the number of omitted messages, including those of earlier notes."""
-    *before, last = head or (Message("user", ""),)
-    said = _NOTE.search(last.text)
-    count = left_out + (int(said[1]) if said else 0)
-    text = f"{_NOTE.sub('', last.text)}\n\n[{count} earlier messages were left out here to save room.]"
-    return [*before, replace(last, content=text)]
 
 
 def estimate(messages: Sequence[Message]) -> int:

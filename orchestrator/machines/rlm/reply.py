@@ -170,27 +170,23 @@ def _enclosed(text: str, start: int, limit: int, fences: Sequence[_Fence]) -> st
     gaps = tuple(_gaps(fences, start, limit))
     for pattern in (_QUOTES, _SMILEYS, _PLAIN):
         parentheses = (match for gap in gaps for match in pattern.finditer(text, *gap) if match[0] in "()")
-        end = _closing(text, parentheses)
+        # The position of the parenthesis that closes the one before `parentheses`, or None.
+        depth, first, last = 1, None, None
+        for match in parentheses:
+            depth += 1 if match[0] == "(" else -1
+            if depth > 0 or (first is not None and depth == 0):
+                continue
+            depth = 0
+            if first is None:
+                first = match
+            elif _ends_line(text, match) and (not _ends_line(text, first) or _begins_line(text, match)):
+                last = match
+        found = last or first
+        end = None if found is None else found.start()
         if end is not None:
             return text[start:end]
     ends = [match.start() for gap in gaps for match in _PLAIN.finditer(text, *gap) if _ends_line(text, match)]
     return text[start : ends[-1]] if ends else None
-
-
-def _closing(text: str, parentheses: Iterator[re.Match[str]]) -> int | None:
-    """Return the position of the parenthesis that closes the one before `parentheses`, or None."""
-    depth, first, last = 1, None, None
-    for match in parentheses:
-        depth += 1 if match[0] == "(" else -1
-        if depth > 0 or (first is not None and depth == 0):
-            continue
-        depth = 0
-        if first is None:
-            first = match
-        elif _ends_line(text, match) and (not _ends_line(text, first) or _begins_line(text, match)):
-            last = match
-    found = last or first
-    return None if found is None else found.start()
 
 
 def _ends_line(text: str, parenthesis: re.Match[str]) -> bool:

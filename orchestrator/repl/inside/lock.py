@@ -232,7 +232,17 @@ def own_tree(folder: str, readable: Iterable[str], size: int, files: int) -> str
     try:
         for path in readable:
             if os.path.exists(path):
-                _bind(path, folder + path)
+                # Mount a file or folder read-only in the new tree.
+                target = folder + path
+                if os.path.isdir(path):
+                    os.makedirs(target, exist_ok=True)
+                else:
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+                mount(path, target, None, MS_BIND | MS_REC)
+                if not path.startswith("/dev/"):
+                    kept = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+                    mount("none", target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
         os.makedirs(folder + folder)
         options = f"size={size},nr_inodes={files},mode=700"
         mount("tmpfs", folder + folder, "tmpfs", flags | MS_NOEXEC, options)
@@ -244,19 +254,6 @@ def own_tree(folder: str, readable: Iterable[str], size: int, files: int) -> str
         raise
     os.chdir(folder)
     return f"{size >> 20} MB in memory"
-
-
-def _bind(path: str, target: str) -> None:
-    """Mount a file or folder read-only in the new tree."""
-    if os.path.isdir(path):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    mount(path, target, None, MS_BIND | MS_REC)
-    if not path.startswith("/dev/"):
-        kept = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        mount("none", target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
 
 
 # ---- access to files (landlock) ----
@@ -458,9 +455,22 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
             yield _RETURN, 0, 0, _ALLOW
     for *given, position in _OPENING.values():
         if (number := given[column]) is not None:
-            yield from _opening(number, position)
+            # Allow a call that opens a file, unless it truncates a file that it cannot write.
+            yield _EQUAL, 0, 3 + 2 * len(_CUTS), number
+            yield _LOAD, 0, 0, _argument(position)
+            yield _AND, 0, 0, _TRUNCATING | _ACCESS
+            for flags in _CUTS:
+                yield _EQUAL, 0, 1, flags
+                yield _RETURN, 0, 0, _REFUSE
+            yield _RETURN, 0, 0, _ALLOW
     for *called, commands in _BY_COMMAND.values():
-        yield from _by_command(called[column], commands)
+        # Allow these commands of a call.
+        yield _EQUAL, 0, 2 + 2 * len(commands), called[column]
+        yield _LOAD, 0, 0, _argument(1)
+        for command in commands:
+            yield _EQUAL, 0, 1, command
+            yield _RETURN, 0, 0, _ALLOW
+        yield _RETURN, 0, 0, _REFUSE
     # Limits may be read, of itself: prlimit64(0, …, NULL, …).
     yield _EQUAL, 0, 7, _PRLIMIT[machine]
     yield _LOAD, 0, 0, _argument(0)
@@ -470,27 +480,6 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
     yield _LOAD, 0, 0, _argument(2, high=True)
     yield _EQUAL, 0, 1, 0
     yield _RETURN, 0, 0, _ALLOW
-    yield _RETURN, 0, 0, _REFUSE
-
-
-def _opening(number: int, position: int) -> Iterator[tuple[int, int, int, int]]:
-    """Allow a call that opens a file, unless it truncates a file that it cannot write."""
-    yield _EQUAL, 0, 3 + 2 * len(_CUTS), number
-    yield _LOAD, 0, 0, _argument(position)
-    yield _AND, 0, 0, _TRUNCATING | _ACCESS
-    for flags in _CUTS:
-        yield _EQUAL, 0, 1, flags
-        yield _RETURN, 0, 0, _REFUSE
-    yield _RETURN, 0, 0, _ALLOW
-
-
-def _by_command(number: int, commands: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
-    """Allow these commands of a call."""
-    yield _EQUAL, 0, 2 + 2 * len(commands), number
-    yield _LOAD, 0, 0, _argument(1)
-    for command in commands:
-        yield _EQUAL, 0, 1, command
-        yield _RETURN, 0, 0, _ALLOW
     yield _RETURN, 0, 0, _REFUSE
 
 

@@ -63,25 +63,7 @@ def main() -> None:
     # The files of the host that Python needs.
     paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
     readable = [*sorted(os.path.realpath(path) for path in paths), _ZONES, *_DEVICES]
-    _leave_host(locks, config, readable)
-    _become_worker(locks, channel, config["limits"]["session_cpu_seconds"])
-    _lock_up(locks, config, readable)
-    channel.send({"t": "hello", "locks": locks.found})
-    # Disconnect the standard streams: output of the code uses sys.stdout.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
-    os.close(nothing)
-    try:
-        serve(channel, ReplNamespace(channel, config, channel.receive()["context"]))
-    except MemoryError:
-        os._exit(MEMORY_EXIT)
-    except EOFError:
-        os._exit(0)
-
-
-def _leave_host(locks: SandboxLocks, config: dict[str, Any], readable: list[str]) -> None:
-    """Give up root and enter namespaces, both or neither."""
+    # Give up root and enter namespaces, both or neither.
     lock.be_first_to_go()
     if os.geteuid() == 0:
         needed = [path for path in readable if os.path.isdir(path) and path != _ZONES]
@@ -102,6 +84,20 @@ def _leave_host(locks: SandboxLocks, config: dict[str, Any], readable: list[str]
         locks("file_tree", lock.own_tree, config["folder"], readable, limits["disk_bytes"], limits["files"])
     else:
         locks.found["file_tree"] = (False, "needs a mount namespace")
+    _become_worker(locks, channel, config["limits"]["session_cpu_seconds"])
+    _lock_up(locks, config, readable)
+    channel.send({"t": "hello", "locks": locks.found})
+    # Disconnect the standard streams: output of the code uses sys.stdout.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    try:
+        serve(channel, ReplNamespace(channel, config, channel.receive()["context"]))
+    except MemoryError:
+        os._exit(MEMORY_EXIT)
+    except EOFError:
+        os._exit(0)
 
 
 def _become_worker(locks: SandboxLocks, channel: Channel, cpu_seconds: int) -> None:

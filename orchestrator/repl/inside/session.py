@@ -78,19 +78,6 @@ _TAKEN = (
 def offered(imports: Sequence[str], folder: str) -> dict[str, Any]:
     """Return the built-ins for code that may import `imports` and open files in `folder`."""
     found = {name: value for name, value in vars(builtins).items() if name not in _TAKEN}
-    found["__import__"] = _importer(imports)
-    found["open"] = _opener(folder)
-    return found
-
-
-def preload(imports: Sequence[str]) -> None:
-    """Import the allowed modules while their linked libraries can still be loaded."""
-    for name in imports:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-
-
-def _importer(imports: Sequence[str]) -> Callable[..., Any]:
     allowed = frozenset(imports)
 
     def limited_import(
@@ -104,10 +91,7 @@ def _importer(imports: Sequence[str]) -> Callable[..., Any]:
             raise ImportError(f"{name!r} cannot be imported here; these can: {', '.join(sorted(allowed))}")
         return importlib.__import__(name, globals, locals, fromlist, level)
 
-    return limited_import
-
-
-def _opener(folder: str) -> Callable[..., Any]:
+    found["__import__"] = limited_import
     root = os.path.realpath(folder)
 
     def limited_open(file: Any, *args: Any, **options: Any) -> Any:
@@ -118,7 +102,15 @@ def _opener(folder: str) -> Callable[..., Any]:
             )
         return io.open(path, *args, **options)  # noqa: UP020  not the replaced built-in
 
-    return limited_open
+    found["open"] = limited_open
+    return found
+
+
+def preload(imports: Sequence[str]) -> None:
+    """Import the allowed modules while their linked libraries can still be loaded."""
+    for name in imports:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 # ---- the namespace ----
@@ -174,7 +166,18 @@ class ReplNamespace:
         error = None
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
-                self._execute(code, f"<block {self._blocks}>")
+                # Run a block; an expression on its last line is printed, as in Python's own prompt.
+                name = f"<block {self._blocks}>"
+                lines = [line + "\n" for line in code.split("\n")]
+                linecache.cache[name] = (len(code), None, lines, name)
+                tree = ast.parse(code, name)
+                last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+                exec(compile(tree, name, "exec"), self._names)  # noqa: S102  the purpose of a REPL
+                if isinstance(last, ast.Expr):
+                    value = ast.Expression(last.value)
+                    shown = eval(compile(value, name, "eval"), self._names)  # noqa: S307
+                    if shown is not None:
+                        print(repr(shown))  # noqa: T201
             except BaseException as raised:  # noqa: BLE001  SystemExit too: the model gets the error
                 error = self._described(raised)
         final = self._final if error is None else None
@@ -194,45 +197,38 @@ class ReplNamespace:
 
     # ---- running ----
 
-    def _execute(self, code: str, name: str) -> None:
-        """Run a block; an expression on its last line is printed, as in Python's own prompt."""
-        lines = [line + "\n" for line in code.split("\n")]
-        linecache.cache[name] = (len(code), None, lines, name)
-        tree = ast.parse(code, name)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, name, "exec"), self._names)  # noqa: S102  the purpose of a REPL
-        if isinstance(last, ast.Expr):
-            value = ast.Expression(last.value)
-            shown = eval(compile(value, name, "eval"), self._names)  # noqa: S307
-            if shown is not None:
-                print(repr(shown))  # noqa: T201
-
     def _described(self, raised: BaseException) -> str:
         """Return the description of an exception."""
         if isinstance(raised, MemoryError):
-            return self._memory_error(raised)
+            # Report that memory is used up; end the process if even the reserve cannot be allocated
+            # again.
+            self._reserve = None
+            traceback.clear_frames(raised.__traceback__)
+            raised.__traceback__ = None
+            gc.collect()
+            try:
+                self._reserve = bytearray(RESERVE)
+            except MemoryError:
+                os._exit(MEMORY_EXIT)
+            limit = self._limits["memory_bytes"] >> 20
+            return f"MemoryError: the code may use {limit} MB in all; delete what is not needed, or take less at a time"
         if isinstance(raised, SystemExit):
             return "SystemExit: a block ends at its last line; exit() does nothing here"
         try:
-            text = _traceback(raised)
+            # The traceback of an exception without the frames of this package.
+            told = traceback.TracebackException.from_exception(raised)
+            chain: list[traceback.TracebackException | None] = [told]
+            while chain:
+                one = chain.pop()
+                if one is not None:
+                    one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
+                    chain += [one.__cause__, one.__context__]
+            text = "".join(told.format()).rstrip()
         except BaseException:  # noqa: BLE001  an exception's own __str__ may raise anything
             text = f"{type(raised).__name__} (it cannot be shown)"
         if len(text) <= ERROR_CHARS:
             return text
         return f"{type(raised).__name__[:50]}, of which the end is: …{text[-ERROR_CHARS:]}"
-
-    def _memory_error(self, raised: BaseException) -> str:
-        """Report that memory is used up; end the process if even the reserve cannot be allocated again."""
-        self._reserve = None
-        traceback.clear_frames(raised.__traceback__)
-        raised.__traceback__ = None
-        gc.collect()
-        try:
-            self._reserve = bytearray(RESERVE)
-        except MemoryError:
-            os._exit(MEMORY_EXIT)
-        limit = self._limits["memory_bytes"] >> 20
-        return f"MemoryError: the code may use {limit} MB in all; delete what is not needed, or take less at a time"
 
     # ---- requests of the code ----
 
@@ -282,15 +278,3 @@ class ReplNamespace:
             )
         self._final = text
         return text
-
-
-def _traceback(raised: BaseException) -> str:
-    """Return the traceback of an exception without the frames of this package."""
-    told = traceback.TracebackException.from_exception(raised)
-    chain: list[traceback.TracebackException | None] = [told]
-    while chain:
-        one = chain.pop()
-        if one is not None:
-            one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
-            chain += [one.__cause__, one.__context__]
-    return "".join(told.format()).rstrip()
