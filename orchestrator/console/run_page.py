@@ -341,7 +341,36 @@ class RunSections:
         said = self.story.conversation
         end = len(said) if until is None else max(min(until, len(said)), 0)
         first = max(0, end - MESSAGES)
-        return _lines(said, first, end, content=content), first
+        found: list[Line] = []
+        turn = 0
+        for number, entry in enumerate(said[:end]):
+            if entry.answer is not None:
+                turn = int(entry.answer.get("iteration") or turn + 1)
+            if number >= first:
+                message = entry.message
+                text = _text(message.get("content"))
+                role = str(message.get("role", ""))
+                calls = [
+                    str((call.get("function") or call).get("name", ""))
+                    for call in message.get("tool_calls") or ()
+                ]
+                spoken = text
+                if content and calls:
+                    each = [_call_text(call) for call in message.get("tool_calls") or ()]
+                    spoken = "\n".join(part for part in (text, *each) if part)
+                found.append(
+                    Line(
+                        role={"assistant": "model", "tool": "result"}.get(role, role),
+                        name=str(message.get("name") or "") if role == "tool" else "",
+                        length=len(text),
+                        calls=calls,
+                        meta=_meta(entry),
+                        turn=turn,
+                        text=spoken[:LONGEST] if content else "",
+                        cut=content and len(spoken) > LONGEST,
+                    )
+                )
+        return found, first
 
 
 def _cell(guard: GuardHistory, turns: range) -> Cell:
@@ -352,39 +381,6 @@ def _cell(guard: GuardHistory, turns: range) -> Cell:
     refused = any(turn in guard.refusals for turn in turns)
     heat = "x" if refused else next((name for limit, name in _HEATS if share >= limit), "0")
     return Cell(f"{share * 100:.0f}", "w" if heat == "x" and not refused else heat)
-
-
-def _lines(said: Sequence[TranscriptEntry], first: int, end: int, *, content: bool) -> list[Line]:
-    found: list[Line] = []
-    turn = 0
-    for number, entry in enumerate(said[:end]):
-        if entry.answer is not None:
-            turn = int(entry.answer.get("iteration") or turn + 1)
-        if number >= first:
-            message = entry.message
-            text = _text(message.get("content"))
-            role = str(message.get("role", ""))
-            calls = [
-                str((call.get("function") or call).get("name", ""))
-                for call in message.get("tool_calls") or ()
-            ]
-            spoken = text
-            if content and calls:
-                each = [_call_text(call) for call in message.get("tool_calls") or ()]
-                spoken = "\n".join(part for part in (text, *each) if part)
-            found.append(
-                Line(
-                    role={"assistant": "model", "tool": "result"}.get(role, role),
-                    name=str(message.get("name") or "") if role == "tool" else "",
-                    length=len(text),
-                    calls=calls,
-                    meta=_meta(entry),
-                    turn=turn,
-                    text=spoken[:LONGEST] if content else "",
-                    cut=content and len(spoken) > LONGEST,
-                )
-            )
-    return found
 
 
 def _call_text(call: Mapping[str, Any]) -> str:

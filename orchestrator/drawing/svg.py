@@ -56,9 +56,14 @@ def svg(graph: Graph, marks: GraphMarks | None = None, *, styled: bool = True) -
     marks = marks or GraphMarks()
     found = layout(graph, marks)
     lines = sorted(found.lines, key=lambda one: _times(one.route, marks))
+    x, y = found.start
+    line = ((x - 20, y), (x, y))
     parts = [
         _bus([line for line in lines if line.route.failure]),
-        _start(found),
+        (
+            f'<g class="way spine"><circle class="start" cx="{number(x - 22)}" cy="{number(y)}" r="4.5"/>'
+            f'<path class="edge" d="{_rounded(line)}"/><path class="head" d="{_head(line)}"/></g>'
+        ),
         *(_line(line, marks) for line in lines if not line.route.failure or _times(line.route, marks)),
         *(_box(box, found, marks) for box in found.boxes),
         *(_label(label, found, marks) for label in found.labels),
@@ -129,15 +134,6 @@ def _head(points: Sequence[tuple[float, float]]) -> str:
 def _direction(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
     length = math.dist(start, end) or 1.0
     return (end[0] - start[0]) / length, (end[1] - start[1]) / length
-
-
-def _start(found: GraphLayout) -> str:
-    x, y = found.start
-    line = ((x - 20, y), (x, y))
-    return (
-        f'<g class="way spine"><circle class="start" cx="{number(x - 22)}" cy="{number(y)}" r="4.5"/>'
-        f'<path class="edge" d="{_rounded(line)}"/><path class="head" d="{_head(line)}"/></g>'
-    )
 
 
 # ---- boxes ----

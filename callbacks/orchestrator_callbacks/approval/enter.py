@@ -113,7 +113,19 @@ async def enter_executing(run: ApprovalRun) -> ApprovalEvent:
     steps = await run.deps.actions.left(run)
     total = len(ApprovalPlan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
-        await _turn(run, step)
+        # Wait until a step may start, or until a control request arrives.
+        turn = asyncio.create_task(run.deps.actions.turn(step))
+        heard = asyncio.create_task(
+            run.mailbox.until(lambda: control_request.is_there(run, "pause", "cancel"))
+        )
+        try:
+            await asyncio.wait((turn, heard), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            turn.cancel()
+            heard.cancel()
+            await asyncio.wait((turn, heard))
+        if not turn.cancelled():
+            turn.result()
         match control_request.taken(run, "pause", "cancel"):
             case "pause":
                 return ApprovalEvent.PAUSE
@@ -123,20 +135,6 @@ async def enter_executing(run: ApprovalRun) -> ApprovalEvent:
             control_request.taken(run, "cancel")
             return ApprovalEvent.CANCEL
     return ApprovalEvent.CANCEL if control_request.taken(run, "cancel") else ApprovalEvent.STEPS_COMPLETED
-
-
-async def _turn(run: ApprovalRun, step: PlanStep) -> None:
-    """Wait until a step may start, or until a control request arrives."""
-    turn = asyncio.create_task(run.deps.actions.turn(step))
-    heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "pause", "cancel")))
-    try:
-        await asyncio.wait((turn, heard), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        turn.cancel()
-        heard.cancel()
-        await asyncio.wait((turn, heard))
-    if not turn.cancelled():
-        turn.result()
 
 
 async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bool:

@@ -82,7 +82,10 @@ def read(stage: OrchestrationState, given: Any, rubric: Rubric) -> Made:
     if _number(found.tokens, "tokens", int) < 0:
         raise RunError(f"{stage.value} gave tokens {found.tokens}; it must be 0 or more")
     if isinstance(found, Evaluation):
-        _check(found, rubric)
+        # Reject scores outside the scale, because they must not pass.
+        for name, value in (("score", found.score), *found.categories.items()):
+            if not 0 <= value <= rubric.top:
+                raise RunError(f"judging gave {name} {value:g}; scores are from 0 to {rubric.top:g}")
     if isinstance(found, Plan | Implementation):
         return replace(found, content=_content(stage, found.content, given))
     try:
@@ -174,13 +177,6 @@ def _scores(given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping):
         raise RunError(f"judging gave categories that are {_kind(given)}; they must map names to scores")
     return {_text(name): _number(value, f"category {name}", float) for name, value in given.items()}
-
-
-def _check(found: Evaluation, rubric: Rubric) -> None:
-    """Reject scores outside the scale, because they must not pass."""
-    for name, value in (("score", found.score), *found.categories.items()):
-        if not 0 <= value <= rubric.top:
-            raise RunError(f"judging gave {name} {value:g}; scores are from 0 to {rubric.top:g}")
 
 
 def _number(value: Any, name: str, kind: type[Any]) -> Any:

@@ -47,7 +47,8 @@ from orchestrator_guards.money import in_currency
 
 def check_limits(run: RalphRun) -> None:
     """Evaluate the limits on tokens and cost before a call. Raises LimitReached."""
-    verdicts = [*_tokens(run), *_cost(run)]
+    used, limit = run.ctx.usage, run.ctx.limits.max_tokens
+    verdicts = [*([tokens(used.input_tokens + used.output_tokens, limit)] if limit else []), *_cost(run)]
     if not verdicts:
         return
     run.attach_guards([row_of(one) for one in verdicts])
@@ -55,11 +56,6 @@ def check_limits(run: RalphRun) -> None:
     refusal = first_refusal(verdicts)
     if refusal is not None:
         raise LimitReached(refusal)
-
-
-def _tokens(run: RalphRun) -> list[Verdict]:
-    used, limit = run.ctx.usage, run.ctx.limits.max_tokens
-    return [tokens(used.input_tokens + used.output_tokens, limit)] if limit else []
 
 
 def _cost(run: RalphRun) -> list[Verdict]:

@@ -28,7 +28,9 @@ async def before_event(run: RalphRun) -> None:
         if verdict is not None and verdict.guard == "qa_cycles":
             asked = await asyncio.to_thread(run.deps.session.questions)
             run.ctx.blockers = tuple(f"question {one.id}: {one.text}" for one in asked if one.answer is None)
-    output = _output(run)
+    # The output of this visit's last agent, or None.
+    given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
+    output = contract.read(given[-1].role, given[-1].body) if given else None
     if (
         event in _REFUSALS
         and isinstance(output, ReviewerOutput)
@@ -39,12 +41,6 @@ async def before_event(run: RalphRun) -> None:
     if effect is not None:
         await asyncio.to_thread(effect, run, output)
     step.take(run.ctx, event, output)
-
-
-def _output(run: RalphRun) -> AgentOutput | None:
-    """Return the output of this visit's last agent, or None."""
-    given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
-    return contract.read(given[-1].role, given[-1].body) if given else None
 
 
 def _unreported(run: RalphRun) -> bool:

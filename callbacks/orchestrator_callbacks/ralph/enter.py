@@ -237,33 +237,29 @@ async def _poll(run: RalphRun) -> None:
     read = False
     while stop is None and (signal := run.mailbox.message()) is not None:
         read = True
-        await _take(run, signal)
+        says = str(signal.payload.get("says", ""))
+        body = {"id": signal.id, "kind": says, "by": signal.by, "why": signal.why, "number": signal.number}
+        ctx = run.ctx
+        if says == "answer":
+            # Write answers to the file; return a note for the record about answers to unknown questions.
+            session = run.deps.session
+            answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
+            known = {one.id for one in await asyncio.to_thread(session.questions)}
+            strange = sorted(answers.keys() - known)
+            await asyncio.to_thread(session.answer, {one: answers[one] for one in answers.keys() & known})
+            body |= {"refused": f"there is no question {', '.join(strange)}"} if strange else {}
+        run.note("control", body | {"at": run.deps.clock.time()})
+        match says:
+            case "steer":
+                ctx.requirements = (*ctx.requirements, signal.why)
+            case "inform":
+                ctx.notes = (*ctx.notes, signal.why)
         if signal.payload.get("says") == "stop":
             stop = signal
     if read:
         await run.keep()
     if stop is not None:
         raise CancelRequested("caller", stop.why)
-
-
-async def _take(run: RalphRun, signal: Signal) -> None:
-    says = str(signal.payload.get("says", ""))
-    body = {"id": signal.id, "kind": says, "by": signal.by, "why": signal.why, "number": signal.number}
-    ctx = run.ctx
-    if says == "answer":
-        # Write answers to the file; return a note for the record about answers to unknown questions.
-        session = run.deps.session
-        answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
-        known = {one.id for one in await asyncio.to_thread(session.questions)}
-        strange = sorted(answers.keys() - known)
-        await asyncio.to_thread(session.answer, {one: answers[one] for one in answers.keys() & known})
-        body |= {"refused": f"there is no question {', '.join(strange)}"} if strange else {}
-    run.note("control", body | {"at": run.deps.clock.time()})
-    match says:
-        case "steer":
-            ctx.requirements = (*ctx.requirements, signal.why)
-        case "inform":
-            ctx.notes = (*ctx.notes, signal.why)
 
 
 # ---- planning ----

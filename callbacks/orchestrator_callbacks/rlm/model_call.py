@@ -362,7 +362,11 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
             if one.kind == "timeout" and was_sent(one.error):
                 elapsed, partial = route.in_flight(deps.clock.monotonic()), getattr(one.error, "partial", "")
                 deps.budget.add(_range(run, pricing, request, elapsed, partial))
-            _failed(run, one, route)
+            _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay, error=one.error)
+            outcome = "retry" if one.outcome == "retry" else "exhausted"
+            run.emit(
+                OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay)
+            )
         route.since = None
 
     def complete(request: Request) -> Awaitable[Response]:
@@ -424,12 +428,6 @@ def _refuse(run: ModeRun, verdict: Verdict) -> None:
 
 _LONGEST = 120
 """Maximum characters of a name from outside."""
-
-
-def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
-    _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay, error=one.error)
-    outcome = "retry" if one.outcome == "retry" else "exhausted"
-    run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
 
 def _publish_call(

@@ -57,7 +57,14 @@ def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
         return listed
     *older, last = listed
     if tokens_of(last.text) > limit:
-        return (Feedback(last.kind, _cut(last.text, limit * CHARACTERS_PER_TOKEN), last.iteration),)
+        length = limit * CHARACTERS_PER_TOKEN
+        return (
+            Feedback(
+                last.kind,
+                last.text[:length] if length <= len(_CUT) else last.text[: length - len(_CUT)] + _CUT,
+                last.iteration,
+            ),
+        )
     left, found = limit - tokens_of(last.text), [last]
     for one in reversed(older):
         left -= tokens_of(one.text)
@@ -90,10 +97,6 @@ def of_evaluation(found: Evaluation, analysis: Analysis) -> str:
     lines = [f"{what}: it scored {found.score:g}."]
     lines += [f"- {name}: {found.categories[name]:g}" for name in analysis.failing]
     return "\n".join([*lines, found.comments] if found.comments else lines)
-
-
-def _cut(text: str, length: int) -> str:
-    return text[:length] if length <= len(_CUT) else text[: length - len(_CUT)] + _CUT
 
 
 # ---- results of stages ----

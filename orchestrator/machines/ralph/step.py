@@ -317,7 +317,7 @@ def next_state(
         session_id=state.session_id,
         session_path=state.session_path,
         is_new=given.is_new_session,
-        limits=(limits or RalphLimits()),
+        limits=limits or RalphLimits(),
         current_task_id=state.current_task_id,
         attempt=state.current_attempt_number,
         blockers=state.blockers,

@@ -135,12 +135,12 @@ class KeepEnds:
             start += 1  # a turn starts with the model's message: a result without its call is invalid
         if start == opening:  # nothing between them, or no turn yet
             return messages
-        # The opening with a note of the number of omitted messages, including those of earlier notes.
+        # The note counts all omitted messages, including those of earlier notes.
         *before, last = messages[:opening] or (Message("user", ""),)
         said = _NOTE.search(last.text)
-        count = (start - opening) + (int(said[1]) if said else 0)
+        count = start - opening + (int(said[1]) if said else 0)
         text = f"{_NOTE.sub('', last.text)}\n\n[{count} earlier messages were left out here to save room.]"
-        return [*[*before, replace(last, content=text)], *messages[start:]]
+        return [*before, replace(last, content=text), *messages[start:]]
 
 
 _NOTE = re.compile(r"\n\n\[(\d+) earlier messages were left out here to save room\.\]\Z")

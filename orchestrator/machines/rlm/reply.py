@@ -170,7 +170,7 @@ def _enclosed(text: str, start: int, limit: int, fences: Sequence[_Fence]) -> st
     gaps = tuple(_gaps(fences, start, limit))
     for pattern in (_QUOTES, _SMILEYS, _PLAIN):
         parentheses = (match for gap in gaps for match in pattern.finditer(text, *gap) if match[0] in "()")
-        # The position of the parenthesis that closes the one before `parentheses`, or None.
+        # The parenthesis that closes the one before the answer.
         depth, first, last = 1, None, None
         for match in parentheses:
             depth += 1 if match[0] == "(" else -1
