@@ -534,7 +534,19 @@ class _Plan:
                 left[self.layers.column[state]], top[self.layers.rank[state]], box_width, height[state]
             )
             self.boxes[state] = StateBox(state, area, lines)
-        self._position_ports()
+        # Set the height of each port. Edges at both sides of a gutter never have the same one.
+        busy: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for (state, side), found in sorted(self.ports.items(), key=lambda item: item[0][1] is Side.LEFT):
+            gutter = self.layers.column[state] + (side is Side.RIGHT)
+            there = busy[self.layers.rank[state], gutter]
+            heights = self._port_heights(state, found)
+            shifts = (
+                (sum(abs(y + by - other) < _APART for y in heights for other in there), by) for by in _SHIFTS
+            )
+            shift = min(shifts, key=lambda one: one[0])[1]
+            for port, y in zip(found, heights, strict=True):
+                self.port_y[port.key] = y + shift
+                there.append(y + shift)
         self.size = (total_width, total_height)
 
     # ---- text ----
@@ -583,21 +595,6 @@ class _Plan:
     def _box_height(self, state: str, lines: tuple[str, ...]) -> float:
         sides = (sum(port.height for port in self.ports[state, side]) for side in (Side.LEFT, Side.RIGHT))
         return max(32 + (LINE + 1) * len(lines) - (4 if lines else 0), _SLACK + max(sides))
-
-    def _position_ports(self) -> None:
-        """Set the height of each port. Edges at both sides of a gutter never have the same one."""
-        busy: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for (state, side), found in sorted(self.ports.items(), key=lambda item: item[0][1] is Side.LEFT):
-            gutter = self.layers.column[state] + (side is Side.RIGHT)
-            there = busy[self.layers.rank[state], gutter]
-            heights = self._port_heights(state, found)
-            shifts = (
-                (sum(abs(y + by - other) < _APART for y in heights for other in there), by) for by in _SHIFTS
-            )
-            shift = min(shifts, key=lambda one: one[0])[1]
-            for port, y in zip(found, heights, strict=True):
-                self.port_y[port.key] = y + shift
-                there.append(y + shift)
 
     def _port_heights(self, state: str, found: list[_Port]) -> list[float]:
         area = self.boxes[state].area

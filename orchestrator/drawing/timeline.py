@@ -644,9 +644,22 @@ def column_parts(found: ColumnsLayout) -> Iterator[str]:
             text = ", ".join(column.warnings[:most]) + more
             yield _cell(found, index, found.warning_y + 5, height=_WARNING - 10, form="warning", text=text)
         if found.budget_y:
-            yield _budget(found, index, column.budget)
+            level = sum(column.budget is not None and column.budget.share > limit for limit in _LEVELS)
+            text = (
+                f"{column.budget.guard} {column.budget.share * 100:.0f} %"
+                if column.budget
+                else "no budget seen"
+            )
+            yield _cell(found, index, found.budget_y + 6, height=12, form=f"budget level-{level}", text=text)
     if found.budget_y:
-        yield _fullest(found)
+        # The label of the budget that is used most at the end.
+        last = found.columns[-1].budget or BudgetUse(0.0, "", 0.0, 0.0)
+        others = f", the fullest of {found.budgets} budgets" if found.budgets > 1 else ""
+        text = f"{last.guard} {last.share * 100:.0f} % of {last.limit:,g}{others}"
+        x = found.lanes.right - width(text, TEXT)
+        yield (
+            f'<text class="text axis" x="{number(x)}" y="{number(found.budget_y + 31)}">{escaped(text)}</text>'
+        )
 
 
 def _means(found: ColumnsLayout, largest: float) -> Iterator[str]:
@@ -662,21 +675,6 @@ def _means(found: ColumnsLayout, largest: float) -> Iterator[str]:
     text = duration(largest)
     x = found.lanes.right - width(text, TEXT)
     yield f'<text class="text axis" x="{number(x)}" y="{number(found.mean_y + 12)}">{text}</text>'
-
-
-def _budget(found: ColumnsLayout, index: int, use: BudgetUse | None) -> str:
-    level = sum(use is not None and use.share > limit for limit in _LEVELS)
-    text = f"{use.guard} {use.share * 100:.0f} %" if use else "no budget seen"
-    return _cell(found, index, found.budget_y + 6, height=12, form=f"budget level-{level}", text=text)
-
-
-def _fullest(found: ColumnsLayout) -> str:
-    """Return the label of the budget that is used most at the end."""
-    last = found.columns[-1].budget or BudgetUse(0.0, "", 0.0, 0.0)
-    others = f", the fullest of {found.budgets} budgets" if found.budgets > 1 else ""
-    text = f"{last.guard} {last.share * 100:.0f} % of {last.limit:,g}{others}"
-    x = found.lanes.right - width(text, TEXT)
-    return f'<text class="text axis" x="{number(x)}" y="{number(found.budget_y + 31)}">{escaped(text)}</text>'
 
 
 def _cell(found: ColumnsLayout, index: int, y: float, *, height: float, form: str, text: str) -> str:

@@ -444,7 +444,15 @@ class RollbackStack:
         expected: str | None = None,
         mode: int | None = None,
     ) -> Change:
-        await self._ready()
+        for change in self.changes:
+            if not change.done:
+                raise FileRefused(
+                    change.path, "is in doubt after a crash or an error: undo that change first"
+                )
+        if self._stack:
+            conflict = await self._compare(self.changes[-1])
+            if conflict is not None:
+                raise ExternalEdit(conflict)
         path = inside(path)
         there = await self._files.read(path)
         refuse(kind, path, there.digest, expected)
@@ -480,17 +488,6 @@ class RollbackStack:
         body = {"effect": EFFECT, "key": change.key, "after": change.after, "folders": made}
         await self._append("done", body)
         return self._stack[change.key]
-
-    async def _ready(self) -> None:
-        for change in self.changes:
-            if not change.done:
-                raise FileRefused(
-                    change.path, "is in doubt after a crash or an error: undo that change first"
-                )
-        if self._stack:
-            conflict = await self._compare(self.changes[-1])
-            if conflict is not None:
-                raise ExternalEdit(conflict)
 
     # ---- undo ----
 

@@ -196,7 +196,27 @@ def _step_faults(step: PlanStep, earlier: set[str], caps: PlanCaps) -> Iterator[
     if step.kind is StepKind.RUN:
         yield from _command_faults(step, caps)
     else:
-        yield from _file_step_faults(step, caps)
+        if step.argv:
+            yield Fault("VAL-016", f"a step of kind {step.kind.value} runs no command")
+        if not step.files:
+            yield Fault("VAL-014", "the step names no file")
+        given, most = len(step.files), caps.files_per_step
+        yield from _over("VAL-008", "the step has {} files, at most {} are allowed", given, most)
+        if len(set(step.paths)) < len(step.paths):
+            yield Fault("VAL-015", "the step names one file twice")
+        lines = 0
+        for file in step.files:
+            yield from path_faults(file.path, caps)
+            lines += yield from _change_faults(step.kind, file)
+        yield from _over(
+            "VAL-010", "the step changes {} lines, at most {} are allowed", lines, caps.diff_lines
+        )
+        size = sum(
+            sum(len(text.encode()) for text in (file.content, file.diff) if text) for file in step.files
+        )
+        yield from _over(
+            "VAL-012", "the step writes {} bytes, at most {} are allowed", size, caps.operation_bytes
+        )
     given, most = len(step.constraints), caps.constraints
     yield from _over("VAL-011", "the step has {} constraints, at most {} are allowed", given, most)
 
@@ -222,26 +242,6 @@ def _command_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
     if caps.command_seconds and step.timeout > caps.command_seconds:
         longest = f"{caps.command_seconds:g} s are allowed"
         yield Fault("VAL-016", f"the command may last {step.timeout:g} s, at most {longest}")
-
-
-def _file_step_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
-    if step.argv:
-        yield Fault("VAL-016", f"a step of kind {step.kind.value} runs no command")
-    if not step.files:
-        yield Fault("VAL-014", "the step names no file")
-    given, most = len(step.files), caps.files_per_step
-    yield from _over("VAL-008", "the step has {} files, at most {} are allowed", given, most)
-    if len(set(step.paths)) < len(step.paths):
-        yield Fault("VAL-015", "the step names one file twice")
-    lines = 0
-    for file in step.files:
-        yield from path_faults(file.path, caps)
-        lines += yield from _change_faults(step.kind, file)
-    yield from _over("VAL-010", "the step changes {} lines, at most {} are allowed", lines, caps.diff_lines)
-    size = sum(sum(len(text.encode()) for text in (file.content, file.diff) if text) for file in step.files)
-    yield from _over(
-        "VAL-012", "the step writes {} bytes, at most {} are allowed", size, caps.operation_bytes
-    )
 
 
 def _change_faults(kind: StepKind, file: FileChange) -> Counted:

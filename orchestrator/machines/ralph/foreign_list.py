@@ -95,7 +95,21 @@ def read_foreign_list(text: str) -> ForeignList:
     left_out: list[ImportNote] = []
     changed: list[ImportNote] = []
     tasks = list(tasklist.task_nodes(found))
-    sections = _sections(found)
+    # For each top-level item that describes the whole: its line -> the heading that says so.
+    above: list[Node] = []
+    sections: dict[int, str] = {}
+    for node in found.nodes:
+        if node.heading:
+            above = [one for one in above if one.heading < node.heading] + [node]
+            continue
+        for one in reversed(above):
+            if tasklist.is_list_heading(one.text):
+                break
+            if (one is above[-1] or one.heading > 1) and _ABOUT_THE_WHOLE.fullmatch(
+                _NUMBERING.sub("", one.text)
+            ):
+                sections[node.line] = one.text
+                break
     names: dict[str, int] = {}
     for node in tasks:
         if not node.heading and (section := sections.get(node.line)) is not None:
@@ -130,28 +144,6 @@ def read_foreign_list(text: str) -> ForeignList:
 
 def _note(node: Node, why: str, *, known: bool = True) -> ImportNote:
     return ImportNote(node.line + 1, node.text, why, known)
-
-
-def _sections(found: Outline) -> dict[int, str]:
-    """Return for each top-level item that describes the whole: its line -> the heading that says so.
-
-    A heading counts for its subsections, except that of the whole file.
-    """
-    above: list[Node] = []
-    described: dict[int, str] = {}
-    for node in found.nodes:
-        if node.heading:
-            above = [one for one in above if one.heading < node.heading] + [node]
-            continue
-        for one in reversed(above):
-            if tasklist.is_list_heading(one.text):
-                break
-            if (one is above[-1] or one.heading > 1) and _ABOUT_THE_WHOLE.fullmatch(
-                _NUMBERING.sub("", one.text)
-            ):
-                described[node.line] = one.text
-                break
-    return described
 
 
 def _unmarked(found: Outline, tasks: list[Node]) -> Iterator[Node]:

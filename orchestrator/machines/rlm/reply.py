@@ -58,7 +58,20 @@ def read(text: str) -> Reply:
     text = text.replace("\r\n", "\n")
     fences = tuple(_fences(text))
     blocks = tuple(fence.code for fence in fences if fence.is_repl and fence.closed)
-    final, open_answer = _final(text, fences)
+    # The answer, and whether the last one that starts has no end.
+    markers = [marker for gap in _gaps(fences, 0, len(text)) for marker in _MARKER.finditer(text, *gap)]
+    limits = [*(marker.start() for marker in markers[1:]), len(text)]
+    starts = [fence.start for fence in fences]
+    found: dict[str, FinalAnswer] = {}
+    unclosed = False
+    for marker, limit in zip(markers, limits, strict=False):
+        inside = fences[bisect_left(starts, marker.end()) : bisect_left(starts, limit)]
+        said = _enclosed(text, marker.end(), limit, inside)
+        unclosed = said is None
+        final = _meant(marker[1], said or "")
+        if final is not None:
+            found[marker[1] if final.kind == "text" or final.value.isidentifier() else "no name"] = final
+    final, open_answer = found.get("FINAL_VAR") or found.get("FINAL") or found.get("no name"), unclosed
     return Reply(blocks, final, open_answer or any(fence.is_repl and not fence.closed for fence in fences))
 
 
@@ -134,23 +147,6 @@ def _unindented(code: str, depth: int) -> str:
 
 
 # ---- answers ----
-
-
-def _final(text: str, fences: tuple[_Fence, ...]) -> tuple[FinalAnswer | None, bool]:
-    """Return the answer, and whether the last one that starts has no end."""
-    markers = [marker for gap in _gaps(fences, 0, len(text)) for marker in _MARKER.finditer(text, *gap)]
-    limits = [*(marker.start() for marker in markers[1:]), len(text)]
-    starts = [fence.start for fence in fences]
-    found: dict[str, FinalAnswer] = {}
-    unclosed = False
-    for marker, limit in zip(markers, limits, strict=False):
-        inside = fences[bisect_left(starts, marker.end()) : bisect_left(starts, limit)]
-        said = _enclosed(text, marker.end(), limit, inside)
-        unclosed = said is None
-        final = _meant(marker[1], said or "")
-        if final is not None:
-            found[marker[1] if final.kind == "text" or final.value.isidentifier() else "no name"] = final
-    return found.get("FINAL_VAR") or found.get("FINAL") or found.get("no name"), unclosed
 
 
 def _gaps(fences: Sequence[_Fence], start: int, end: int) -> Iterator[tuple[int, int]]:
