@@ -134,7 +134,10 @@ def _hunk(lines: list[str], index: int) -> tuple[Hunk, int, int]:
         raise PatchUnreadable(f"the hunk {head.strip()!r} has {len(before)} old and {len(after)} new lines")
     if (before and not start) or (after and not new_start):
         raise PatchUnreadable(f"the hunk {head.strip()!r} starts at line 0; the first line is 1")
-    return Hunk(start, tuple(before), tuple(after)), lost, _past(lines, last)
+    following = last + 1
+    if following < len(lines) and lines[following].startswith("\\"):
+        following += 1
+    return Hunk(start, tuple(before), tuple(after)), lost, following
 
 
 def _body(lines: list[str], index: int, expected: list[int]) -> Iterator[tuple[int, str, str]]:
@@ -156,11 +159,6 @@ def _body(lines: list[str], index: int, expected: list[int]) -> Iterator[tuple[i
         index += 1
         if index < len(lines) and lines[index].startswith("\\"):
             index += 1
-
-
-def _past(lines: list[str], last: int) -> int:
-    index = last + 1
-    return index + (index < len(lines) and lines[index].startswith("\\"))
 
 
 def _difference(number: int, begin: int, expected: tuple[str, ...], found: tuple[str, ...]) -> str:

@@ -101,16 +101,11 @@ def ending(run: Run[PipelineContext, Any]) -> Ending:
         return Ending(Outcome.CANCELLED, error.reason)
     if isinstance(error, DeadlineExceeded):
         return Ending(Outcome.BUDGET_EXCEEDED, "time")
-    return Ending(Outcome.FAILED, _reason(run, error))
+    reason = reason_of(run, error) if limit_of(error) is None else "max_iterations"
+    return Ending(Outcome.FAILED, reason)
 
 
 def limit_of(error: Exception | None) -> Verdict | None:
     """Return the refusal of one of the pipeline's guards in an error, or None."""
     verdict = error.verdict if isinstance(error, Refused) else None
     return verdict if isinstance(verdict, Verdict) and verdict.guard in LIMITS else None
-
-
-def _reason(run: Run[PipelineContext, Any], error: Exception | None) -> str:
-    if limit_of(error) is not None:
-        return "max_iterations"
-    return reason_of(run, error)

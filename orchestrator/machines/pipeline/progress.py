@@ -119,7 +119,10 @@ def take(ctx: PipelineContext, done: StageResult, made: Made | None) -> None:
             ctx.implementation = made
         case Evaluation():
             ctx.evaluation = made
-            _compare(ctx, made)
+            if ctx.best is None or not made.score <= ctx.best.score:
+                plan = ctx.plan.content if ctx.plan else None
+                content = ctx.implementation.content if ctx.implementation else None
+                ctx.best = Attempt(made.score, plan, content, ctx.iteration, ctx.refinements, made)
     ctx.recorded = _present(ctx)
 
 
@@ -142,14 +145,6 @@ def amend(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
 
 def _present(ctx: PipelineContext) -> tuple[Made | None, ...]:
     return ctx.plan, ctx.validation, ctx.implementation, ctx.evaluation
-
-
-def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
-    if ctx.best is not None and judged.score <= ctx.best.score:
-        return
-    plan = ctx.plan.content if ctx.plan else None
-    content = ctx.implementation.content if ctx.implementation else None
-    ctx.best = Attempt(judged.score, plan, content, ctx.iteration, ctx.refinements, judged)
 
 
 def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:

@@ -113,7 +113,8 @@ def read_foreign_list(text: str) -> ForeignList:
     names: dict[str, int] = {}
     for node in tasks:
         if not node.heading and (section := sections.get(node.line)) is not None:
-            lines[node.line] = _without_box(lines[node.line], node)
+            line, (start, end) = lines[node.line], node.span
+            lines[node.line] = line[: start - 1] + line[end + 1 :].lstrip(" \t")
             left_out.append(_note(node, f"a box under {section!r} describes the whole and is no task"))
             continue
         if node.mark is not None and node.mark not in SPELLINGS:
@@ -156,11 +157,6 @@ def _unmarked(found: Outline, tasks: list[Node]) -> Iterator[Node]:
         item = not node.heading and not node.depth and node.mark is None and node.line >= inside
         if item and node.line not in taken and tasklist.is_list_heading(node.section):
             yield node
-
-
-def _without_box(line: str, node: Node) -> str:
-    start, end = node.span
-    return line[: start - 1] + line[end + 1 :].lstrip(" \t")
 
 
 def _renamed(line: str, node: Node, name: str, title: str) -> str:
@@ -463,25 +459,22 @@ def read_log(text: str, where: str, known: Sequence[str] = ()) -> ProgressLog:
     """
     entries: list[ProgressEntry] = []
     sections: dict[str, str] = {}
-    for line, heading, body in _parts(text):
+    lines = text.splitlines()
+    starts = [index for index, line in enumerate(lines) if _SECTION.fullmatch(line)]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=False):
+        heading = lines[start].strip()
+        body = "\n".join(line for line in lines[start + 1 : end] if line.strip() != "---").strip()
         found = _ENTRY.fullmatch(heading)
         if found is None and _DATED.match(heading):
-            raise SessionFileError(where, line, "is not an entry; write it as `## [2026-03-04] - US-013`")
+            raise SessionFileError(
+                where, start + 1, "is not an entry; write it as `## [2026-03-04] - US-013`"
+            )
         if found is None:
             sections[heading.lstrip("# ")] = body
             continue
         if known and found["id"] not in known:
             raise SessionFileError(
-                where, line, f"is about the unknown story {found['id']}; known: {', '.join(known)}"
+                where, start + 1, f"is about the unknown story {found['id']}; known: {', '.join(known)}"
             )
-        entries.append(ProgressEntry(found["id"], found["date"], body, line))
+        entries.append(ProgressEntry(found["id"], found["date"], body, start + 1))
     return ProgressLog(tuple(entries), sections)
-
-
-def _parts(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, heading and text of each part with a second-level heading."""
-    lines = text.splitlines()
-    starts = [index for index, line in enumerate(lines) if _SECTION.fullmatch(line)]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=False):
-        body = "\n".join(line for line in lines[start + 1 : end] if line.strip() != "---").strip()
-        yield start + 1, lines[start].strip(), body

@@ -364,10 +364,13 @@ def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...
                 raise SessionFileError(
                     where, lines.get(task.id, 0), f"{task.id} depends on {forerunner}, which is not a task"
                 )
-    if circle := _circle(merged):
+    try:
+        TopologicalSorter({task.id: task.inherits_from for task in merged}).prepare()
+    except CycleError as error:  # none of these tasks could ever start
+        circle = sorted(set(error.args[1]))
         raise SessionFileError(
             where, lines.get(circle[0], 0), f"these tasks depend on each other: {', '.join(circle)}"
-        )
+        ) from None
     return tuple(merged)
 
 
@@ -377,30 +380,18 @@ def _task(entry: TaskEntry, line: TaskEntry | None, known: set[str]) -> Task:
     # Text that neither is nor looks like a task ("plan.md, section 2") is prose, and a task does not depend on
     # prose. It does not depend on planning either, which is complete before any task starts.
     forerunners = [one for one in given.get("inherits_from", ()) if one in known or _TASK_ID.fullmatch(one)]
+    kind, *_ = given.get("type") or ("",)
     return Task(
         id=entry.id,
         title=entry.title,
         marker=status or Marker.OPEN,
         planning=entry.planning or (line is not None and line.planning),
-        type="Parallelizable" if _first(given.get("type")).lower().startswith("parallel") else "Sequential",
+        type="Parallelizable" if kind.lower().startswith("parallel") else "Sequential",
         files=tuple(given.get("files", ())),
         objective=" ".join(given.get("objective", ())),
         criteria=tuple(given.get("criteria", ())),
         inherits_from=tuple(one for one in forerunners if one != entry.id),
     )
-
-
-def _first(values: tuple[str, ...] | None) -> str:
-    return values[0] if values else ""
-
-
-def _circle(tasks: list[Task]) -> list[str]:
-    """Return tasks that depend on each other, so that none could ever start; empty if there are none."""
-    try:
-        TopologicalSorter({task.id: task.inherits_from for task in tasks}).prepare()
-    except CycleError as error:
-        return sorted(set(error.args[1]))
-    return []
 
 
 # ---- ports ----
