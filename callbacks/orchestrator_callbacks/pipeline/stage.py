@@ -294,7 +294,21 @@ async def _goes_on(run: PipelineRun, verdicts: list[Verdict]) -> bool:
 async def _run_stage(run: PipelineRun) -> None:
     """Call the port and apply its result, which is durable before any other call outside."""
     ctx, state = run.ctx, OrchestrationState(run.state)
-    request = _request(run, state)
+    request = StageRequest(
+        stage=state,
+        spec=ctx.spec,
+        iteration=ctx.iteration,
+        refinement=ctx.refinements,
+        feedback=progress.for_stage(ctx.feedback, state),
+        plan=ctx.plan,
+        validation=ctx.validation,
+        implementation=ctx.implementation,
+        evaluation=ctx.evaluation,
+        remaining_tokens=ctx.remaining,
+        key=f"{run.run_id}:{state.value}:{run.seq}",
+        run_id=run.run_id,
+        deps=run.deps.host,
+    )
     try:
         made = read(state, await called(run.deps.ports[state], request, state.value), ctx.rubric)
     except Exception as error:
@@ -316,22 +330,3 @@ def _take(run: PipelineRun, made: Made | None, done: StageResult) -> None:
     progress.take(run.ctx, done, made)
     body = progress.record(OrchestrationState(run.state), run.ctx, made)
     run.note("stage", body | {"at": run.deps.clock.time()})
-
-
-def _request(run: PipelineRun, state: OrchestrationState) -> StageRequest:
-    ctx = run.ctx
-    return StageRequest(
-        stage=state,
-        spec=ctx.spec,
-        iteration=ctx.iteration,
-        refinement=ctx.refinements,
-        feedback=progress.for_stage(ctx.feedback, state),
-        plan=ctx.plan,
-        validation=ctx.validation,
-        implementation=ctx.implementation,
-        evaluation=ctx.evaluation,
-        remaining_tokens=ctx.remaining,
-        key=f"{run.run_id}:{state.value}:{run.seq}",
-        run_id=run.run_id,
-        deps=run.deps.host,
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Generator, Iterable, Iterator
 from fnmatch import fnmatchcase
-from itertools import chain, islice
+from itertools import islice
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TypeAlias
 
@@ -125,15 +125,7 @@ LONGEST_ID = 64
 
 def faults(draft: PlanDraft, caps: PlanCaps) -> tuple[Fault, ...]:
     """Return the faults of a draft: first those of the whole, then by step, at most MOST_FAULTS."""
-    return tuple(islice(chain(_plan_faults(draft, caps), _faults_by_step(draft, caps)), MOST_FAULTS))
-
-
-def _faults_by_step(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
-    earlier: set[str] = set()
-    for step in draft.steps:
-        for fault in _step_faults(step, earlier, caps):
-            yield fault.at(_short(step.id))
-        earlier.add(step.id)
+    return tuple(islice(_plan_faults(draft, caps), MOST_FAULTS))
 
 
 def _short(text: str) -> str:
@@ -164,6 +156,11 @@ def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
         "VAL-013", "the plan deletes {} files, at most {} is allowed", len(deletions), caps.deletions
     )
     yield from _collisions([path for path in paths if len(path) <= LONGEST_PATH])
+    earlier: set[str] = set()
+    for step in draft.steps:
+        for fault in _step_faults(step, earlier, caps):
+            yield fault.at(_short(step.id))
+        earlier.add(step.id)
 
 
 def _collisions(paths: Iterable[str]) -> Iterator[Fault]:

@@ -89,24 +89,22 @@ def _entries(found: Outline) -> Iterator[QuestionEntry]:
                 key = field["name"]
                 values.setdefault(key, field["value"].strip())
                 places.setdefault(key, below)
+        answer, place = None, places.get("Answer")
+        if place is not None:
+            value = values["Answer"]
+            said = [] if _PLACEHOLDER.fullmatch(value) else [value]
+            below_it = [line.strip() for line in found.lines[place.line + 1 : place.end] if line.strip()]
+            answer = "\n".join([*said, *below_it]) or None
         yield QuestionEntry(
             id=name,
             text=node.text[priority.end() :] if priority else node.text,
             node=node,
             category=values.get("Category", ""),
             priority=values.get("Priority") or (priority["priority"] if priority else ""),
-            answer=_answer(found, values.get("Answer", ""), places.get("Answer")),
-            answer_node=places.get("Answer"),
+            answer=answer,
+            answer_node=place,
             status_node=places.get("Status"),
         )
-
-
-def _answer(found: Outline, value: str, node: Node | None) -> str | None:
-    if node is None:
-        return None
-    below = [line.strip() for line in found.lines[node.line + 1 : node.end] if line.strip()]
-    text = "\n".join([*([value] if value and not _PLACEHOLDER.fullmatch(value) else []), *below])
-    return text or None
 
 
 def answered(found: Outline, question: QuestionEntry, text: str, source: str) -> str:

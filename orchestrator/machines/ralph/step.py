@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from orchestrator.errors import InvalidEvent, UnknownEvent
-from orchestrator.kernel.graph import Edge
 from orchestrator.machines.ralph.contract import (
     AgentOutput,
     CheckerOutput,
@@ -334,8 +333,11 @@ def next_state(
     if edge is None:
         allowed = tuple(sorted(one.value for at, one, _, _ in RALPH.rows if at is source))
         raise InvalidEvent(graph=RALPH.name, state=source.value, event=given.type, allowed=allowed)
-    if (refusal := _refusal(edge, ctx)) is not None:
-        ctx.blockers = (*ctx.blockers, refusal)
+    verdict = edge.when(ctx) if edge.when is not None else True
+    if not verdict:
+        explain = getattr(verdict, "explain", None)
+        why = "there is no new request" if explain is None else str(explain())
+        ctx.blockers = (*ctx.blockers, why)
         return _state(RalphState.FAILED, ctx)
     take(ctx, chosen, given.output)
     if chosen is RalphEvent.ERROR and given.text:
@@ -370,14 +372,6 @@ def _in_review(ctx: RalphContext, given: OrchestratorEvent, event: RalphEvent) -
     if event in {RalphEvent.REVIEW_RESUMED, RalphEvent.REVIEW_PENDING} and given.task_id is not None:
         ctx.current_task_id, ctx.attempt = given.task_id, max(1, given.reports)
     return event
-
-
-def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
-    verdict = edge.when(ctx) if edge.when is not None else True
-    if verdict:
-        return None
-    explain = getattr(verdict, "explain", None)
-    return str(explain()) if explain is not None else "there is no new request"
 
 
 def _state(current: RalphState, ctx: RalphContext) -> OrchestratorState:

@@ -351,16 +351,14 @@ def _fields(found: Outline, task: Node) -> Mapping[str, tuple[str, ...]]:
                 break
             if deeper.depth == least + 1:
                 listed.append(_plain(deeper.text))
-        fields[name] = _values(name, _plain(named["value"]), listed)
+        value = _plain(named["value"])
+        if name in {"files", "inherits_from"}:
+            fields[name] = (*_listed(value), *(one for item in listed for one in _listed(item)))
+        else:
+            fields[name] = (*((value,) if value else ()), *listed)
         if name == "type" and (depends := _DEPENDS.search(named["value"])):
             fields.setdefault("inherits_from", _listed(depends["ids"]))
     return fields
-
-
-def _values(name: str, value: str, listed: list[str]) -> tuple[str, ...]:
-    if name in {"files", "inherits_from"}:
-        return (*_listed(value), *(one for item in listed for one in _listed(item)))
-    return (*((value,) if value else ()), *listed)
 
 
 def _listed(value: str) -> tuple[str, ...]:
