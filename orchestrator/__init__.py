@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     from orchestrator.runtime.runs.runs import Runs as Runs
     from orchestrator.runtime.service.recovery import Migration as Migration
     from orchestrator.runtime.service.runtime import Runtime as Runtime
-    from orchestrator.tools.context import ToolContext as ToolContext
     from orchestrator.tools.result import ToolResult as ToolResult
+    from orchestrator.tools.spec import ToolContext as ToolContext
     from orchestrator.tools.spec import ToolSpec as ToolSpec
     from orchestrator.tools.spec import tool as tool
     from orchestrator.version import __version__ as __version__
@@ -130,7 +130,7 @@ _PUBLIC = {
     "SqliteMemory": "journal.sqlite.conversation",
     "StateMachine": "kernel.typed",
     "ToolCall": "llm.message",
-    "ToolContext": "tools.context",
+    "ToolContext": "tools.spec",
     "ToolResult": "tools.result",
     "ToolSpec": "tools.spec",
     "Usage": "llm.message",

@@ -27,7 +27,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.llm.finish_reason import FinishReason
+from orchestrator.llm.message import FinishReason
 from orchestrator.llm.run_event import (
     BudgetWarning,
     ChildRunFinished,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, model_serializer
 
-from orchestrator.llm.content_part import ContentPart
+from orchestrator.llm.message import ContentPart
 
 TEN_MB = 10_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.input_form import MISSING, field_value, form_fields
+from orchestrator.tools.input_request import MISSING, field_value, form_fields
 from tests.tiers import examples
 
 FIELDS: dict[str, Any] = {

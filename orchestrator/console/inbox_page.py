@@ -23,8 +23,7 @@ from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.question import Question
 from orchestrator.runtime.approval.plan_file import PlanReview
 from orchestrator.runtime.runs.story import RunDetails
-from orchestrator.tools.input_form import form_fields
-from orchestrator.tools.input_request import request_of
+from orchestrator.tools.input_request import form_fields, request_of
 
 
 class AnswerForm(NamedTuple):

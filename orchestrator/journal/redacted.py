@@ -14,7 +14,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from orchestrator.llm.finish_reason import finish_word
+from orchestrator.llm.message import finish_word
 from orchestrator.llm.usage import Usage
 
 UNREGISTERED = "_unregistered"

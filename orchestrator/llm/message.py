@@ -1,19 +1,209 @@
-"""Values that are sent to a model and returned by it. They are frozen and only translate to OpenAI's chat form."""
+"""Values that are sent to a model and returned by it. They are frozen and only translate to OpenAI's chat form.
+
+A content part (text, image, file, audio) has the form of OpenAI's chat API, in which it is journalled; the adapters
+translate it. A tool that returns a part, or a list of parts and texts, gives them to the model as they are. Bytes
+become base64 within the part.
+
+    message = Message("user", [text_part("What is this?"), image_part(png, "image/png")])
+
+A `Response` keeps the vendor's word for the end of the answer, because logs and spans are compared with the vendor's
+own documents. Decisions read the closed vocabulary, which is that of OpenTelemetry's GenAI conventions with a word
+for a refusal.
+"""
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, overload
+from enum import StrEnum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, overload
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.value import value
-from orchestrator.llm.content_part import CITATIONS, OPAQUE
-from orchestrator.llm.finish_reason import FinishReason, finish_reason_of
 from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
 from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from orchestrator.kernel.cancellation import TimeLimit
+
+
+class FinishReason(StrEnum):
+    """The closed vocabulary."""
+
+    STOP = "stop"
+    """The model ended its answer."""
+    TOOL_CALL = "tool_call"
+    """The model calls tools."""
+    LENGTH = "length"
+    """The output limit or the context window cut the answer."""
+    CONTENT_FILTER = "content_filter"
+    """A filter of the vendor cut or blocked the answer."""
+    REFUSAL = "refusal"
+    """The model refused."""
+    ERROR = "error"
+    """The vendor aborted the answer."""
+    OTHER = "other"
+    """A word that no known vendor uses, or one that says neither that the answer is complete nor that it was cut."""
+
+
+_WORDS: Mapping[FinishReason, tuple[str, ...]] = {
+    FinishReason.STOP: (
+        *("stop", "end_turn", "stop_sequence", "completed", "complete", "eos", "eos_token", "end", "normal"),
+    ),
+    FinishReason.TOOL_CALL: ("tool_calls", "tool_call", "tool_use", "function_call"),
+    FinishReason.LENGTH: (
+        *("length", "max_tokens", "max_output_tokens", "max_length", "model_length", "incomplete"),
+        *("model_context_window_exceeded", "context_length_exceeded"),
+    ),
+    FinishReason.CONTENT_FILTER: (
+        *("content_filter", "content_filtered", "guardrail_intervened", "sensitive", "safety"),
+        *("image_safety", "recitation", "blocklist", "prohibited_content", "spii", "language", "model_armor"),
+    ),
+    FinishReason.REFUSAL: ("refusal",),
+    FinishReason.ERROR: (
+        *("error", "failed", "abort", "network_error", "insufficient_system_resource"),
+        *("malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "malformed_response"),
+        *("missing_thought_signature", "malformed_tool_use", "malformed_model_output"),
+    ),
+    FinishReason.OTHER: ("pause_turn",),
+}
+_OF_WORD = {word: reason for reason, words in _WORDS.items() for word in words}
+
+FINISH_REASONS = frozenset(_OF_WORD)
+"""The words that known vendors give for the end of an answer, in lower case."""
+
+INCOMPLETE: Mapping[FinishReason | None, str] = {
+    FinishReason.LENGTH: "truncated",
+    FinishReason.CONTENT_FILTER: "filtered",
+    FinishReason.REFUSAL: "refused",
+}
+"""The finish reasons of an answer that is not complete -> the reason of a run that ends with it."""
+
+
+def finish_reason_of(word: str | None, refusal: str | None = None) -> FinishReason | None:
+    """Return the finish reason of an answer, or None if the vendor gave none.
+
+    Args:
+        word: The vendor's word, in any case.
+        refusal: The text with which the model refused. Some vendors give `stop` for such an answer.
+    """
+    if refusal:
+        return FinishReason.REFUSAL
+    if not word:
+        return None
+    return _OF_WORD.get(word) or _OF_WORD.get(_plain(word), FinishReason.OTHER)
+
+
+def finish_word(reason: object) -> str | None:
+    """Return the known word in a reason, None for None, and `_other` for any other text from outside."""
+    if reason is None or not isinstance(reason, str):
+        return None if reason is None else "_other"
+    word = reason if reason.lower() in FINISH_REASONS else _plain(reason)
+    return word if word.lower() in FINISH_REASONS else "_other"
+
+
+def _plain(word: str) -> str:
+    """Return a word in lower case, without what a gateway writes before it (`filter: SAFETY`)."""
+    return word.rpartition(":")[2].strip().lower()
+
+
+PartKind: TypeAlias = Literal["text", "image", "file", "audio"]
+KINDS: Final[tuple[PartKind, ...]] = ("text", "image", "file", "audio")
+
+CITATIONS: Final = frozenset(("reference", "tool_reference"))
+"""Types of the parts that Mistral puts inside a sentence, and no other API accepts."""
+OPAQUE: Final = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai", "openai_chat"))
+"""Types of the parts that only the API that made them accepts back; the adapters of other vendors leave them out."""
+
+_TYPES: Mapping[str, PartKind] = {
+    "text": "text",
+    "image_url": "image",
+    "input_image": "image",
+    "image": "image",
+    "file": "file",
+    "input_file": "file",
+    "document": "file",
+    "input_audio": "audio",
+}
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+_SHOWN = 200
+
+
+class ContentPart(dict[str, Any]):
+    """One part, a dict in the form of OpenAI's chat API; made by the functions of this module."""
+
+
+def text_part(text: str) -> ContentPart:
+    """Return a part of text."""
+    return ContentPart(type="text", text=text)
+
+
+def image_part(source: bytes | str, media_type: str | None = None) -> ContentPart:
+    """Return an image: bytes with their media type (`image/png`), or its address. Raises ConfigError."""
+    return ContentPart(type="image_url", image_url={"url": _url(source, media_type)})
+
+
+def file_part(source: bytes, media_type: str, filename: str) -> ContentPart:
+    """Return a file: its bytes, media type (`application/pdf`) and name. Raises ConfigError."""
+    return ContentPart(type="file", file={"file_data": _url(source, media_type), "filename": filename})
+
+
+def audio_part(source: bytes, encoding: Literal["wav", "mp3"]) -> ContentPart:
+    """Return a recording: its bytes and their encoding."""
+    return ContentPart(
+        type="input_audio", input_audio={"data": b64encode(source).decode(), "format": encoding}
+    )
+
+
+def kind_of(part: Mapping[str, Any]) -> PartKind | None:
+    """Return the kind of a part in any vendor's form; None for other parts, such as reasoning."""
+    return _TYPES.get(str(part.get("type")))
+
+
+def data_of(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 text of a data URL; None for any other text."""
+    found = _DATA_URL.fullmatch(url)
+    return None if found is None else (found[1], found[2])
+
+
+def returned_parts(value: object) -> list[ContentPart]:
+    """Return the parts that a tool returned: a part, or a list of texts and at least one part. Else nothing."""
+    if isinstance(value, ContentPart):
+        return [value]
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str | ContentPart) for one in value):
+        return []
+    if not any(isinstance(one, ContentPart) for one in value):
+        return []
+    return [text_part(one) if isinstance(one, str) else one for one in value]
+
+
+def described(part: Mapping[str, Any]) -> str:
+    """Return the text of a text part; for another part its kind, type, size and digest, so that changes show."""
+    kind = kind_of(part)
+    if kind == "text":
+        return str(part["text"])
+    body = part[part["type"]]
+    source = str(body.get("url") or body.get("file_data") or body.get("data") or "")
+    data = data_of(source)
+    if data is None and kind != "audio":
+        return f"[{kind} {source[:_SHOWN]}]"
+    media, encoded = data or (f"audio/{body.get('format')}", source)
+    content = b64decode(encoded)
+    name = f" {body['filename']}" if "filename" in body else ""
+    return f"[{kind}{name} {media}, {len(content):,} bytes, sha256 {sha256(content).hexdigest()[:16]}]"
+
+
+def _url(source: bytes | str, media_type: str | None) -> str:
+    if isinstance(source, str):
+        return source
+    if media_type is None or not _MEDIA_TYPE.fullmatch(media_type):
+        raise ConfigError(f"media_type is {media_type!r}; bytes need one, for example 'image/png'")
+    return f"data:{media_type};base64,{b64encode(source).decode()}"
+
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Content: TypeAlias = str | list[dict[str, Any]] | None

@@ -39,8 +39,8 @@ from pydantic import SecretStr
 from pydantic_core import from_json
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.llm.content_part import CITATIONS, data_of
 from orchestrator.llm.message import (
+    CITATIONS,
     ArgumentsPiece,
     Content,
     Message,
@@ -49,6 +49,7 @@ from orchestrator.llm.message import (
     Response,
     ToolCall,
     Usage,
+    data_of,
     encodable,
 )
 from orchestrator.providers import fault

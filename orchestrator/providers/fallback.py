@@ -27,8 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
-from orchestrator.llm.content_part import KINDS
-from orchestrator.llm.message import Request, Response, input_bound
+from orchestrator.llm.message import KINDS, Request, Response, input_bound
 from orchestrator.llm.port import LLM, Clock, SystemClock, check_params
 from orchestrator.llm.retry import FailureKind, classify
 

@@ -52,8 +52,10 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.llm.content_part import CITATIONS, KINDS, OPAQUE
 from orchestrator.llm.message import (
+    CITATIONS,
+    KINDS,
+    OPAQUE,
     ArgumentsPiece,
     Content,
     Message,

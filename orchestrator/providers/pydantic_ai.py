@@ -28,8 +28,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
-from orchestrator.llm.content_part import KINDS, PartKind
-from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
+from orchestrator.llm.message import (
+    KINDS,
+    ArgumentsPiece,
+    PartKind,
+    ReasoningPiece,
+    Request,
+    Response,
+    encodable,
+)
 from orchestrator.providers import fault
 from orchestrator.providers.connection import LoopClients, check_address, check_total_timeout
 from orchestrator.providers.reading import arguments, mapping

@@ -33,8 +33,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RequestUsage
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.content_part import data_of
-from orchestrator.llm.message import Content, Message, Response, ToolCall, Usage
+from orchestrator.llm.message import Content, Message, Response, ToolCall, Usage, data_of
 from orchestrator.providers.member import json_type
 from orchestrator.providers.reading import LIBRARY, checked, finish_reason, mapping, text
 from orchestrator.providers.vendor_model import BEGINNING

@@ -39,9 +39,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import orjson
 
 from orchestrator.errors import LLMError
-from orchestrator.llm.content_part import kind_of
-from orchestrator.llm.finish_reason import finish_word
-from orchestrator.llm.message import Response, ToolCall, Usage, encodable
+from orchestrator.llm.message import Response, ToolCall, Usage, encodable, finish_word, kind_of
 from orchestrator.llm.usage import is_amount
 from orchestrator.providers.member import token_count
 from orchestrator.providers.recording import usage_from

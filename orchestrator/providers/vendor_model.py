@@ -42,8 +42,7 @@ from typing import Any, Final, Self
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.llm.content_part import KINDS, PartKind, kind_of
-from orchestrator.llm.message import Message, Request, Response, ToolCall
+from orchestrator.llm.message import KINDS, Message, PartKind, Request, Response, ToolCall, kind_of
 from orchestrator.providers.connection import LoopClients, SecretMask, secrets_of_environment
 from orchestrator.providers.reading import is_reported, storable
 

@@ -43,7 +43,7 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.writer import raised_at
-from orchestrator.llm.finish_reason import finish_word
+from orchestrator.llm.message import finish_word
 from orchestrator.telemetry.line import (
     KEYS,
     LEVELS,

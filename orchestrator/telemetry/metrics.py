@@ -40,7 +40,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.llm.finish_reason import finish_word
+from orchestrator.llm.message import finish_word
 from orchestrator.telemetry.catalogue import (
     BUDGET_OF,
     BUDGETS,

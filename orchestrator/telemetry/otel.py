@@ -58,7 +58,7 @@ from orchestrator.kernel.record import (
     ToolExecution,
     Transition,
 )
-from orchestrator.llm.finish_reason import finish_word
+from orchestrator.llm.message import finish_word
 from orchestrator.telemetry import semconv as ours
 from orchestrator.telemetry.catalogue import INVALID
 from orchestrator.telemetry.semconv import LINKED, Conventions

@@ -1,4 +1,8 @@
-"""Results of tool calls and their text for the model: capped, encodable, errors as JSON."""
+"""Results of tool calls and their text for the model: capped, encodable, errors as JSON.
+
+An agent that has the tool `read_result` stores the whole text of each result that is cut at `max_result_chars`, beside
+its records. The text is not part of the messages, so neither requests nor context records grow with it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import orjson
 from pydantic_core import to_json, to_jsonable_python
 
-from orchestrator.errors import ModelRetry, ResultUnreadable
+from orchestrator.errors import ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.cancellation import TimeLimitPassed
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.value import value
-from orchestrator.llm.content_part import described, returned_parts
-from orchestrator.llm.message import Message, ToolCall, encodable
+from orchestrator.llm.message import Message, ToolCall, described, encodable, returned_parts
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
 from orchestrator.tools.input_request import PersonNeeded
+from orchestrator.tools.spec import ToolContext, tool
 
 ToolOutcome: TypeAlias = Literal[
     "ok",
@@ -37,7 +41,7 @@ ToolOutcome: TypeAlias = Literal[
 RETURNED: Final = frozenset(("ok", "result_unreadable"))
 """Outcomes of calls whose tool returned: none of them is a failure, also if the result cannot be shown."""
 READ_RESULT = "read_result"
-"""Name of the tool that reads stored results (`tools.stored_result`): with it, whole results are stored."""
+"""Name of the tool that reads stored results below: with it, whole results are stored."""
 _ERROR_CHARS = 2_000
 _REPR_CHARS = 1_000
 _TYPE_CHARS = 200
@@ -310,3 +314,41 @@ def cut(text: str, limit: int, more: str = "") -> tuple[str, bool]:
 
 def _mark(kept: int, length: int, more: str) -> str:
     return f"… [cut: {kept:,} of {length:,} characters{more.replace('{kept}', str(kept))}]"
+
+
+MOST = 18_000
+"""Most characters of one part. With its heading it stays below `max_result_chars`, so that it is not cut again."""
+
+
+class NoSuchResult(RunError):
+    """The run has no stored result with this handle."""
+
+
+def mark_of(handle: str) -> str:
+    """Return the hint in the mark of a cut result.
+
+    Example:
+        >>> mark_of("3:0")
+        '; read_result(handle="3:0", start={kept}) reads on'
+    """
+    return f'; read_result(handle="{handle}", start={{kept}}) reads on'
+
+
+@tool(effect="pure")
+async def read_result(context: ToolContext, handle: str, start: int = 0, characters: int = MOST) -> str:
+    """Read a part of an earlier tool result that was too long to be shown whole.
+
+    Args:
+        handle: The handle in the mark at the end of the cut result, such as "3:0".
+        start: Number of the first character, from 0.
+        characters: Number of characters, at most 18000.
+    """
+    if context.stored_result is None:
+        raise NoSuchResult("this run stores no results")
+    text = await context.stored_result(handle)
+    if not 0 <= start < len(text):
+        raise ValueError(f"start is {start}; the result has the characters 0 to {len(text) - 1}")
+    if characters < 1:
+        raise ValueError(f"characters is {characters}; it must be 1 to {MOST}")
+    part = text[start : start + min(characters, MOST)]
+    return f"[characters {start} to {start + len(part) - 1} of {len(text)}]\n{part}"

@@ -1,4 +1,4 @@
-"""Define tools: the functions that a model may call, with schema, argument check and limits.
+"""Define tools: the functions that a model may call, with schema, argument check, limits and context.
 
 The schema and the check of a tool's arguments come from one pydantic type, so the announced schema and the enforced
 one cannot differ. `json_schema` checks the arguments of a tool that is made from a raw JSON schema.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import itertools
 import math
+import re
+import threading
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import (
     Any,
@@ -22,15 +25,19 @@ from typing import (
     NamedTuple,
     Protocol,
     TypeAlias,
+    cast,
     get_args,
     get_origin,
     overload,
 )
 
 from pydantic_core import from_json, to_jsonable_python
+from typing_extensions import TypeVar  # with a default, which `typing` has since Python 3.13
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.json_schema import UnusableSchema, checker
+from orchestrator.llm.message import KINDS, PartKind
+from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.argument import (
     BadArguments,
     Dump,
@@ -41,10 +48,105 @@ from orchestrator.tools.argument import (
     schema_dump,
     typed_reader,
 )
-from orchestrator.tools.context import DepsT, DepsT_contra
-from orchestrator.tools.context import ToolContext as ToolContext  # noqa: PLC0414 - its tools name it
-from orchestrator.tools.docstring import split_docstring
+from orchestrator.tools.input_request import NO_INPUT, CallInput
+from orchestrator.tools.sampling import Sampler
 from orchestrator_guards import Verdict
+
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
+_ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+
+
+def split_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring into its first paragraph and its parameters' descriptions."""
+    lines = inspect.cleandoc(text).splitlines()
+    start = next((number for number, line in enumerate(lines) if _SECTION.fullmatch(line)), len(lines))
+    described: dict[str, str] = {}
+    current, margin = "", 0
+    for line in itertools.takewhile(lambda line: not line or line[0].isspace(), lines[start + 1 :]):
+        indent = len(line) - len(line.lstrip())
+        entry = _ENTRY.fullmatch(line.strip())
+        if entry and (not current or indent <= margin):
+            current, margin = entry[1], indent
+            described[current] = entry[2]
+        elif current:
+            described[current] = f"{described[current]} {line.strip()}".strip()
+    return " ".join("\n".join(lines[:start]).partition("\n\n")[0].split()), described
+
+
+DepsT = TypeVar("DepsT", default=Any)
+DepsT_co = TypeVar("DepsT_co", default=Any, covariant=True)
+DepsT_contra = TypeVar("DepsT_contra", default=Any, contravariant=True)
+
+_SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True)  # with slots `ToolContext[Bank](...)` is a TypeError on Python 3.11
+class ToolContext(Generic[DepsT_co]):
+    """The context of one call, for a tool whose first parameter has this type, and for an output validator.
+
+    `ToolContext[Bank]` says that `deps` is a Bank. A type checker then accepts the tool only in an `Agent[Bank, ...]`.
+
+    Example:
+        @tool(effect="idempotent")
+        def pay(context: ToolContext, invoice: int) -> str:
+            "Pay an invoice."
+            return bank.pay(invoice, key=context.idempotency_key, timeout=context.remaining())
+    """
+
+    run_id: str
+    idempotency_key: str
+    """The same for every try of this call, also after a crash; pass it to the service that the tool calls."""
+    deps: DepsT_co = cast("Any", None)  # noqa: RUF009 - `cast` returns None here
+    """The handles that the host gave the agent or the run."""
+    deadline: float | None = None
+    """The time at which the call is given up, in seconds of `clock.monotonic()`; None means never."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Set when no caller waits for the result any more. A thread cannot be stopped from outside, so it must check
+    this."""
+    progress: Callable[[str], None] = lambda _: None
+    """Reports progress in a sentence, as the event ToolProgress of the run's stream."""
+    restart_timeout: Callable[[], None] = lambda: None
+    """Gives the call the whole `timeout` of its tool again, from now on; `deadline` is not changed. Its total timeout
+    and the limits of the run still apply. To be called in the event loop."""
+    stored_result: Callable[[str], Awaitable[str]] | None = None
+    """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
+    clock: Clock = _SYSTEM_CLOCK
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON data that the host gave the run."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    reads: Collection[PartKind] = KINDS
+    """Kinds of content parts that the model reads, so that a tool can return text in place of others."""
+    retry: int = 0
+    """How often the model was asked to try again so far: by this tool in consecutive turns, or for its final answer."""
+    input: CallInput = NO_INPUT
+    """The answers of people to an InputRequired of this call."""
+    sample: Sampler | None = None
+    """Asks the model of the run within the budgets of the run: `await context.sample(SamplingRequest(...))`. None
+    outside a run of the LLM loop."""
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the deadline, never below 0; None without a deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """A run, as its host started it.
+
+    Example:
+        def connect(run: RunContext) -> Database:
+            return Database(tenant=run.metadata["tenant"])
+
+        agent = Agent(llm, deps=connect)
+    """
+
+    run_id: str
+    metadata: Mapping[str, Any]
+    """The JSON data that the host gave the run. Not to be changed."""
+    tags: Mapping[str, str]
+    deps: Any = None
+    """The host's own handles; None for the factory that makes them."""
+
 
 Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
 """The effect of running a call twice; recovery decides by it. The default is the worst case, `irreversible`."""

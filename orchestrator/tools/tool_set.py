@@ -12,10 +12,12 @@ import asyncio
 import copy
 import difflib
 import functools
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from orchestrator.errors import ConfigError, ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.cancellation import (
@@ -24,28 +26,109 @@ from orchestrator.kernel.cancellation import (
     TimeLimitPassed,
     cancel_requests,
     here,
+    host_call,
+    in_thread,
     limited,
     until_ended,
 )
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.argument import canonical_text, exact_arguments
-from orchestrator.tools.collection import ToolCollection, check_names, listed
 from orchestrator.tools.input_request import PersonNeeded
-from orchestrator.tools.invocation import invoke
 from orchestrator.tools.result import (
     READ_RESULT,
     ShownResult,
     ToolOutcome,
     ToolResult,
     description_of,
+    explain,
     failure_of,
     no_json_form,
     shown_result,
     unreadable_text,
 )
 from orchestrator.tools.sampling import UntimedSampler
-from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool
+from orchestrator.tools.spec import DepsT, ToolContext, ToolFunction, ToolSpec, as_tool, parse_arguments
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@runtime_checkable
+class ToolCollection(Protocol):
+    """Tools that may change while a run is active, such as those of an MCP server. Given to an agent like a tool."""
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools as of the last `refresh`."""
+        ...
+
+    async def refresh(self) -> None:
+        """Update `tools`, before each request to the model."""
+        ...
+
+
+ToolSource: TypeAlias = ToolSpec[DepsT] | ToolFunction | functools.partial[Any] | ToolCollection
+"""What an agent accepts as a tool."""
+
+
+def check_names(offers: Iterable[ToolSpec]) -> None:
+    """Raise ConfigError for a duplicate name or a name that no model could call."""
+    seen: set[str] = set()
+    for spec in offers:
+        if not _NAME.fullmatch(spec.name):
+            raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
+        if spec.name.casefold() in seen:
+            raise ConfigError(
+                f"two tools are named {spec.name!r}; names that differ only in case count as equal; tools "
+                "of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
+            )
+        seen.add(spec.name.casefold())
+
+
+def listed(items: Iterable[ToolSpec | ToolCollection]) -> list[ToolSpec]:
+    """Return the tools of all items. A tool of a collection whose name another tool has is left out."""
+    items = list(items)
+    taken = {item.name.casefold() for item in items if isinstance(item, ToolSpec)}
+    offers: list[ToolSpec] = []
+    for item in items:
+        if isinstance(item, ToolSpec):
+            offers.append(item)
+            continue
+        new = [spec for spec in item.tools if spec.name.casefold() not in taken]
+        taken.update(spec.name.casefold() for spec in new)
+        offers += new
+    return offers
+
+
+def invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> Awaitable[object]:
+    """Call the function of a tool with its arguments and, if it takes one, its context."""
+    if spec.is_async:
+        return host_call(spec.call(*bound, **arguments), spec.kind, spec.name)
+    return _invoke_sync(spec, bound, arguments)
+
+
+async def _invoke_sync(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
+    stop = bound[0].cancelled.set if bound else None
+    value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
+    # A sync wrapper around an async function returns its coroutine.
+    try:
+        if not inspect.isawaitable(value):
+            return value
+    except Exception:  # noqa: BLE001 - a lazy proxy raises when its class is read; the tool has run all the same
+        return value
+    return await host_call(value, spec.kind, spec.name)
+
+
+async def _in_thread(
+    function: Callable[[], object], spec: ToolSpec, stop: Callable[[], None] | None
+) -> object:
+    value, error = await in_thread(function, f"tool-{spec.name}", call=(spec.kind, spec.name), stop=stop)
+    if error is None:
+        return value
+    if isinstance(error, Exception):
+        raise error
+    raise RuntimeError(f"the tool raised {explain(error)}") from error
+
 
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
@@ -268,7 +351,7 @@ class ToolSet:
             arguments = (
                 exact_arguments(call.arguments, spec.read, spec.dump)
                 if exact
-                else spec.read(canonical_text(call.arguments, spec.read, spec.dump))
+                else parse_arguments(spec, call.arguments)
             )
             with _NO_SCOPE if around is None else around(spec, position):
                 if spec.timeout is None and not total:

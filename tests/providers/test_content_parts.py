@@ -11,8 +11,16 @@ from orchestrator import Agent, tool
 from orchestrator.errors import ConfigError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.llm.content_part import audio_part, described, file_part, image_part, text_part
-from orchestrator.llm.message import Message, Request, ToolCall
+from orchestrator.llm.message import (
+    Message,
+    Request,
+    ToolCall,
+    audio_part,
+    described,
+    file_part,
+    image_part,
+    text_part,
+)
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.scripted import ScriptedLLM

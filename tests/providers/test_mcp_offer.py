@@ -23,7 +23,7 @@ from mcp_types import (
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.llm.content_part import KINDS, audio_part, file_part, image_part
+from orchestrator.llm.message import KINDS, audio_part, file_part, image_part
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.answer import Reader, ToolFailed, content_of
 from orchestrator.providers.mcp.offer import ServerTool, ToolChoice, declared, effect_of

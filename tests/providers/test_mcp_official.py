@@ -16,7 +16,7 @@ import pytest
 from orchestrator import Runtime
 from orchestrator.errors import ConfigError
 from orchestrator.events import ToolFinished, ToolProgress
-from orchestrator.llm.content_part import kind_of
+from orchestrator.llm.message import kind_of
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -23,8 +23,7 @@ from pydantic import SecretStr
 
 from orchestrator import Agent
 from orchestrator.errors import ConfigError
-from orchestrator.llm.content_part import audio_part, image_part, text_part
-from orchestrator.llm.message import Request
+from orchestrator.llm.message import Request, audio_part, image_part, text_part
 from orchestrator.providers.connection import SecretMask
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.transport import LineDecoder, LineLogger

@@ -20,8 +20,7 @@ from pydantic import BaseModel
 from orchestrator import Agent, MemoryJournal, Message, Runtime, tool
 from orchestrator.errors import ConfigError
 from orchestrator.events import TextDelta
-from orchestrator.llm.content_part import image_part, text_part
-from orchestrator.llm.message import Request
+from orchestrator.llm.message import Request, image_part, text_part
 from orchestrator.providers import price_table
 from tests.providers.family import FAMILIES, Family, every
 from tests.providers.loopback import Asked

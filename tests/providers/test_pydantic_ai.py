@@ -29,8 +29,7 @@ from pydantic_ai.usage import RequestUsage
 from orchestrator import Agent, MemoryJournal, Message, RetryPolicy, ToolCall, tool
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.events import ReasoningDelta, TextDelta
-from orchestrator.llm.content_part import audio_part, file_part, image_part
-from orchestrator.llm.message import Request
+from orchestrator.llm.message import Request, audio_part, file_part, image_part
 from orchestrator.providers import Fallback, PydanticAIModel
 from orchestrator.providers.anthropic import MessagesForm
 from orchestrator.providers.openai import ChatForm

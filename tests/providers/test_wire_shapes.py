@@ -13,8 +13,7 @@ import pytest
 
 from orchestrator import Agent, tool
 from orchestrator.errors import LLMError
-from orchestrator.llm.finish_reason import FINISH_REASONS, FinishReason, finish_reason_of
-from orchestrator.llm.message import Request, Response
+from orchestrator.llm.message import FINISH_REASONS, FinishReason, Request, Response, finish_reason_of
 from orchestrator.llm.port import LLM
 from orchestrator.providers import price_table
 from orchestrator.providers.reading import CHAT, LIBRARY, MESSAGES, RESPONSES, AnswerSignals

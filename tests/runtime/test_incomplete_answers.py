@@ -11,14 +11,15 @@ from orchestrator.errors import CompletionError, ConfigError, ModelRetry, RunPar
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import OperationAttempt, ToolExecution
-from orchestrator.llm.finish_reason import (
+from orchestrator.llm.message import (
     FINISH_REASONS,
     INCOMPLETE,
     FinishReason,
+    Response,
+    ToolCall,
     finish_reason_of,
     finish_word,
 )
-from orchestrator.llm.message import Response, ToolCall
 from orchestrator.llm.run_event import ModelRequestFinished, ModelRequestRetried, TextDelta
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import Item, ScriptedLLM, call

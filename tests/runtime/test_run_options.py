@@ -15,7 +15,7 @@ from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.llm_loop.run_options import FUNCTION_SECONDS
 from orchestrator.testing import FakeClock, ScriptedLLM
-from orchestrator.tools.run_context import RunContext
+from orchestrator.tools.spec import RunContext
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.with_runtime import with_runtime
 

@@ -17,9 +17,8 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.tools.result import ToolResult, cut
+from orchestrator.tools.result import MOST, ToolResult, cut, mark_of, read_result
 from orchestrator.tools.spec import tool
-from orchestrator.tools.stored_result import MOST, mark_of, read_result
 from tests.runtime.stage import agent
 
 REPORT = "".join(f"line {number:,}{12 * ' of a long report'}\n" for number in range(50_000))

@@ -17,8 +17,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers import RateLimit, RateLimitedModel
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.testing import FakeClock
-from orchestrator.tools.context import ToolContext
-from orchestrator.tools.spec import tool
+from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.stage import Facts, agent, until
 
 TOOLS = LLM_LOOP.time_limits["process_tools"]

@@ -23,8 +23,7 @@ import orjson
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import WHOLE, micros
 from orchestrator.kernel.value import value
-from orchestrator.llm.finish_reason import INCOMPLETE, finish_reason_of
-from orchestrator.llm.message import ToolCall, encodable
+from orchestrator.llm.message import INCOMPLETE, ToolCall, encodable, finish_reason_of
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext
 from orchestrator.machines.question import Question

@@ -24,8 +24,7 @@ from orchestrator.errors import CompletionError, ConfigError, LimitReached, Mode
 from orchestrator.kernel.cancellation import host_call, in_thread
 from orchestrator.kernel.hooks import takes
 from orchestrator.kernel.record import BudgetChecked, OperationAttempt
-from orchestrator.llm.finish_reason import INCOMPLETE, FinishReason
-from orchestrator.llm.message import Message, Response
+from orchestrator.llm.message import INCOMPLETE, FinishReason, Message, Response
 from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopContext

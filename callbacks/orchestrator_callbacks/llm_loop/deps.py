@@ -12,19 +12,17 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.cancellation import host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
-from orchestrator.llm.content_part import KINDS
-from orchestrator.llm.message import Request, Response, ToolCall, Usage, encodable
+from orchestrator.llm.message import KINDS, Request, Response, ToolCall, Usage, encodable
 from orchestrator.llm.port import LLM, Clock, Memory, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.run_event import ToolProgress
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.tools.collection import ToolCollection
 from orchestrator.tools.input_request import NO_INPUT, CallInput
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.sampling import Sampler
 from orchestrator.tools.spec import ToolContext, ToolSpec
-from orchestrator.tools.tool_set import Around
+from orchestrator.tools.tool_set import Around, ToolCollection
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]

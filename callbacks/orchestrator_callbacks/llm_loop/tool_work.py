@@ -12,9 +12,8 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequired
-from orchestrator.tools.result import ToolResult, cut, explain
+from orchestrator.tools.result import ToolResult, cut, explain, mark_of
 from orchestrator.tools.spec import ToolContext
-from orchestrator.tools.stored_result import mark_of
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,

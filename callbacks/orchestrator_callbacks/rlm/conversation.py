@@ -12,8 +12,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import orjson
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.finish_reason import INCOMPLETE
-from orchestrator.llm.message import Message, Request, Response, ToolOffer
+from orchestrator.llm.message import INCOMPLETE, Message, Request, Response, ToolOffer
 from orchestrator.llm.port import LLM
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy, estimate

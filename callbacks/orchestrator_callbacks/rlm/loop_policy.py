@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.finish_reason import INCOMPLETE
-from orchestrator.llm.message import Message, Request, ToolCall
+from orchestrator.llm.message import INCOMPLETE, Message, Request, ToolCall
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy, estimate
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import turn

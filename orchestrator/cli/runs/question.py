@@ -22,8 +22,7 @@ from orchestrator.errors import AnswerRefused, RunError
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.question import Question
 from orchestrator.telemetry.escape import escape
-from orchestrator.tools.input_form import MISSING, FormField, field_value, form_fields
-from orchestrator.tools.input_request import request_of
+from orchestrator.tools.input_request import MISSING, FormField, field_value, form_fields, request_of
 
 if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop.agent import Agent

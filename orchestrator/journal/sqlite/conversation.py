@@ -36,8 +36,7 @@ from orchestrator.journal.sqlite import place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.schema import checksum
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
-from orchestrator.llm.content_part import OPAQUE
-from orchestrator.llm.message import Message, encodable
+from orchestrator.llm.message import OPAQUE, Message, encodable
 from orchestrator.llm.port import FailureEpisode
 
 T = TypeVar("T")

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic_core import from_json, to_json
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.content_part import (
+from orchestrator.llm.message import (
     KINDS,
     ContentPart,
+    Message,
     PartKind,
     audio_part,
     file_part,
     image_part,
     text_part,
 )
-from orchestrator.llm.message import Message
 from orchestrator.providers.mcp.offer import clean
 
 if TYPE_CHECKING:

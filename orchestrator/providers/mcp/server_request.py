@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from orchestrator.errors import BudgetExceeded, ConfigError, RunStopped
-from orchestrator.llm.content_part import ContentPart, text_part
-from orchestrator.llm.finish_reason import FinishReason
-from orchestrator.llm.message import Message, Response, encodable
+from orchestrator.llm.message import ContentPart, FinishReason, Message, Response, encodable, text_part
 from orchestrator.providers.mcp.answer import CallRefused, Reader
 from orchestrator.providers.mcp.offer import clean
-from orchestrator.tools.context import ToolContext
 from orchestrator.tools.input_request import InputAnswer, InputRequest
 from orchestrator.tools.sampling import SamplingRequest
+from orchestrator.tools.spec import ToolContext
 
 if TYPE_CHECKING:
     from mcp_types import (

@@ -60,10 +60,8 @@ from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObser
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
-from orchestrator.tools.collection import ToolSource
-from orchestrator.tools.context import DepsT, DepsT_contra
-from orchestrator.tools.run_context import RunContext
-from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.spec import DepsT, DepsT_contra, RunContext, ToolSpec
+from orchestrator.tools.tool_set import ToolSource
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.admission import definition_of, refuse_unknown_tools

@@ -12,9 +12,8 @@ from orchestrator.llm.port import LLM, Clock, check_params
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.runtime.llm_loop.agent_tool import RunSampler
-from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.spec import ToolSpec
-from orchestrator.tools.tool_set import ToolSet
+from orchestrator.tools.tool_set import ToolSet, ToolSource
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, Point, ToolProvider, split
 

@@ -22,8 +22,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
-from orchestrator.llm.finish_reason import FinishReason
-from orchestrator.llm.message import Message, Response, Usage
+from orchestrator.llm.message import FinishReason, Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, refusal
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun

@@ -27,9 +27,8 @@ from orchestrator.llm.port import Clock, check_params
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.service.arguments import OPTIONS, checked_json, run_data
-from orchestrator.tools.context import DepsT
 from orchestrator.tools.result import explain
-from orchestrator.tools.run_context import RunContext
+from orchestrator.tools.spec import DepsT, RunContext
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
 
 FUNCTION_SECONDS: Final = 30.0

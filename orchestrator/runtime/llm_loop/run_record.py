@@ -17,8 +17,7 @@ from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator.machines.question import Question
 from orchestrator.runtime.service.recovery import rebuilt
 from orchestrator.runtime.service.resume_plan import unclear
-from orchestrator.tools.result import ToolResult, description_of, stored_json
-from orchestrator.tools.stored_result import NoSuchResult
+from orchestrator.tools.result import NoSuchResult, ToolResult, description_of, stored_json
 from orchestrator_callbacks.llm_loop import answer, memory
 from orchestrator_callbacks.llm_loop.admission import (
     UNDECIDED,
