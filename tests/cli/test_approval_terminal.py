@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import Cli, Done
 from tests.cli.shop import Shop, shop
+from tests.cli.test_stop import until
 from tests.cli.test_terminal import HIDE, SHOW, Terminal
 
 __all__ = ["shop"]
@@ -31,17 +32,6 @@ def approved(cli: Cli, shop: Shop) -> Cli:
     for command in commands:
         assert cli(*command).code == 0
     return lambda name, *more: cli("approval", name, *more, *shop.here)
-
-
-def until(process: subprocess.Popen[str], text: str) -> str:
-    """Read until a line has a text in it, and return all that was read."""
-    read = ""
-    assert process.stdout is not None
-    for line in process.stdout:
-        read += line
-        if text in line:
-            return read
-    raise AssertionError(f"no {text!r} in {read!r}")
 
 
 def rest(process: subprocess.Popen[str]) -> Done:
