@@ -232,7 +232,7 @@ class Attempt:
 
 
 class FeedbackKind(StrEnum):
-    """The source of feedback, which decides who reads it: see `feedback.READERS`."""
+    """The source of feedback, which decides who reads it: see `progress.READERS`."""
 
     VALIDATION_FAILURE = "validation_failure"
     JUDGE_SOFT_FAILURE = "judge_soft_failure"
