@@ -261,7 +261,9 @@ def _in_a_row(
     found = _NOTHING
     if not last.calls:
         if last == previous:
-            found = _monologue(window, last, limit)
+            repeats = _streak(window, lambda turn: turn == last, limit)
+            evidence = f"the same text without a call, {repeats + 1} times in a row"
+            found = Stall(StallKind.MONOLOGUE, repeats, evidence)
     elif last.calls == previous.calls:
         found = _repeated(window, last, limit)
     if last.failed and previous.failed:
@@ -286,22 +288,15 @@ def _failing(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: in
     """Return a repetition of turns that fail completely: with one message, or the same tools with several messages."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.failed and turn.errors == last.errors, limit * wait)
-    other = _streak(window, lambda turn: _fails_alike(turn, last), limit * wait * CHANGE_PATIENCE)
+    other = _streak(
+        window, lambda turn: turn.failed and turn.tools == last.tools, limit * wait * CHANGE_PATIENCE
+    )
     same_evidence = f"{tools}: {same + 1} turns in a row failed with the same error"
     other_evidence = f"{tools}: {other + 1} turns in a row failed, errors differ"
     return _nearer(
         Stall(StallKind.ERROR_CYCLE, same, same_evidence, wait),
         Stall(StallKind.ERROR_CYCLE, other, other_evidence, wait * CHANGE_PATIENCE),
     )
-
-
-def _fails_alike(turn: TurnFingerprint, last: TurnFingerprint) -> bool:
-    return turn.failed and turn.tools == last.tools
-
-
-def _monologue(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
-    repeats = _streak(window, lambda turn: turn == last, limit)
-    return Stall(StallKind.MONOLOGUE, repeats, f"the same text without a call, {repeats + 1} times in a row")
 
 
 def _cycle(window: Sequence[TurnFingerprint], period: int, limit: int) -> Stall:

@@ -130,7 +130,16 @@ class Graph:
         put(self, "initial", _member(states, self.initial))
         for name in ("terminal", "rest", "waiting", "pure"):
             put(self, name, frozenset(_member(states, state) for state in getattr(self, name)))
-        put(self, "edges", tuple(_normal(edge, states, events) for edge in self.edges))
+        edges = (
+            replace(
+                edge,
+                event=_member(events, edge.event),
+                sources=tuple(_member(states, source) for source in edge.sources),
+                dest=_member(states, edge.dest),
+            )
+            for edge in self.edges
+        )
+        put(self, "edges", tuple(edges))
         limits = (self.dwell or {}).items()
         put(
             self,
@@ -308,11 +317,6 @@ def _misfits(graph: Graph) -> Iterator[object]:
             yield f"the guard of edge {row.event!r} is {guard!r:.60}; give a function of run.ctx"
 
 
-def _normal(edge: Edge, states: Mapping[str, StrEnum], events: Mapping[str, StrEnum]) -> Edge:
-    sources = tuple(_member(states, source) for source in edge.sources)
-    return replace(edge, event=_member(events, edge.event), sources=sources, dest=_member(states, edge.dest))
-
-
 def guard_name(guard: Guard | None) -> str | None:
     """Return the name of a guard in tables, logs and metrics."""
     return None if guard is None else str(getattr(guard, "__name__", type(guard).__name__))
@@ -376,12 +380,9 @@ def _written_field(item: Field[Any], names: Mapping[str, str]) -> tuple[str, str
     If its metadata has the name and type of an earlier form that is still read, return those.
     """
     known: tuple[str, str] | None = item.metadata.get("fingerprint")
-    written = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), _written(item.type))
-    return known or (item.name, written)
-
-
-def _written(kind: object) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind)
+    kind: object = item.type
+    written = kind.__name__ if isinstance(kind, type) else str(kind)
+    return known or (item.name, re.sub(r"\w+", lambda word: names.get(word[0], word[0]), written))
 
 
 def _hints(kind: type) -> dict[str, object]:

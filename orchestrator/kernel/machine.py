@@ -655,13 +655,6 @@ class Machine(transitions.Machine):
         changes = self.changes
         return {"fingerprint": self._last.fingerprint} | ({"table_changes": list(changes)} if changes else {})
 
-    def event(self, state: str, name: str) -> MachineEvent:
-        """Return an event of the table by name. Raises UnknownEvent."""
-        found = self.events.get(name)
-        if found is None:
-            raise self._unknown(state, value_of(name))
-        return found  # type: ignore[return-value]  # our event_cls
-
     def steps(self, state: str, event: str) -> tuple[CompiledTransition, ...]:
         """Return the possible steps of an event in a state, in table order.
 

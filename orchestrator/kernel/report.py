@@ -94,7 +94,9 @@ class Reporter:
                 run.cursor.state,
                 now - run.cursor.entered_at,
                 run.elapsed(now),
-                *_identity(run),
+                run.agent,
+                str((run.data or {}).get("agent_version", "")),
+                getattr(run.ctx, "conversation_id", None),
             )
         )
 
@@ -177,12 +179,6 @@ class Reporter:
                 hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
-
-
-def _identity(run: Run[Any, Any]) -> tuple[str, str, str | None]:
-    """Return name and version of the agent of a run, and the id of its conversation."""
-    data = run.data or {}
-    return run.agent, str(data.get("agent_version", "")), getattr(run.ctx, "conversation_id", None)
 
 
 class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):

@@ -15,7 +15,7 @@ from orchestrator.kernel.clock import WHOLE, Clock
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
 from orchestrator.kernel.machine import CompiledTransition
-from orchestrator.kernel.record import GuardEvaluated, Transition, TransitionNote
+from orchestrator.kernel.record import GuardEvaluated, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer, error_body
@@ -195,8 +195,9 @@ class TransitionExecutor:
                 step.internal,
                 getattr(run.ctx, "verdict", None) if step.ends else None,
             )
-            if writes.note is not None:
-                fact = _annotated(fact, writes.note)
+            if (note := writes.note) is not None:
+                dwell = fact.dwell if note.seconds is None else note.seconds
+                fact = replace(fact, dwell=dwell, tokens=note.tokens, reason=note.reason)
             writes.unpublished.append(fact)
             if self._writer is not None:
                 elapsed = now - (cursor.started_at or 0.0)
@@ -374,11 +375,6 @@ def _guard_row(name: str, answer: object) -> Sequence[Any]:
     if isinstance(answer, Verdict) and answer.guard in GUARD_NAMES:
         return row_of(answer)
     return foreign_row(name, answer)
-
-
-def _annotated(fact: Transition, note: TransitionNote) -> Transition:
-    dwell = fact.dwell if note.seconds is None else note.seconds
-    return replace(fact, dwell=dwell, tokens=note.tokens, reason=note.reason)
 
 
 def _attach(run: Run[Any, Any], step: CompiledTransition, body: dict[str, Any]) -> None:

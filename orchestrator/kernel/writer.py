@@ -59,7 +59,8 @@ def error_body(failure: EventFailed) -> dict[str, Any]:
     probable secrets; ours do not, because ids of runs look like secrets.
     """
     error = failure.error
-    ours = _ours(type(error))
+    # the most specific class of this library among the classes of the error
+    ours = next((each for each in type(error).__mro__ if vars(errors).get(each.__name__) is each), None)
     fields = {} if ours is None else {name: _plain(value) for name, value in vars(error).items()}
     return {
         "type": type(error).__name__,
@@ -89,7 +90,15 @@ def raised_at(error: BaseException | None) -> str | None:
 
 def restored_failure(body: Mapping[str, Any], graph: str, run_id: str) -> tuple[Exception, EventFailed]:
     """Return the error and its fact. An error that is not of this library is restored as a RunError."""
-    error = _restored(body)
+    kind = getattr(errors, str(body["is"]), None)
+    error: Exception
+    if isinstance(kind, type) and issubclass(kind, errors.OrchestratorError):
+        error = kind.__new__(kind)
+        error.args = (body["message"],)
+        for name, value in body["fields"].items():
+            vars(error)[name] = Verdict(**value["verdict"]) if isinstance(value, dict) else value
+    else:
+        error = errors.RunError(f"{body['type']}: {body['message']}")
     fact = EventFailed(
         graph,
         run_id,
@@ -105,21 +114,6 @@ def restored_failure(body: Mapping[str, Any], graph: str, run_id: str) -> tuple[
     return error, fact
 
 
-def _restored(body: Mapping[str, Any]) -> Exception:
-    kind = getattr(errors, str(body["is"]), None)
-    if not isinstance(kind, type) or not issubclass(kind, errors.OrchestratorError):
-        return errors.RunError(f"{body['type']}: {body['message']}")
-    error: errors.OrchestratorError = kind.__new__(kind)
-    error.args = (body["message"],)
-    vars(error).update({name: _value(value) for name, value in body["fields"].items()})
-    return error
-
-
-def _ours(kind: type[Any]) -> type[Any] | None:
-    """Return the most specific class of this library among the classes of an error."""
-    return next((each for each in kind.__mro__ if vars(errors).get(each.__name__) is each), None)
-
-
 _LOST = object()
 
 
@@ -129,10 +123,6 @@ def _plain(value: object) -> object:
     if isinstance(value, str):
         return value[:_LONGEST]
     return value if isinstance(value, _PLAIN) else _LOST
-
-
-def _value(value: Any) -> Any:
-    return Verdict(**value["verdict"]) if isinstance(value, dict) else value
 
 
 Late: TypeAlias = Awaitable[asyncio.CancelledError | None]

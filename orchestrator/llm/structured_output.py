@@ -62,14 +62,12 @@ def _by_type(kind: Any) -> OutputSpec:
         try:
             return adapter.validate_json(json.dumps(value))  # JSON mode: a list may fill a tuple, text a date
         except ValidationError as error:
-            raise UnusableAnswer(_listed(error)) from error
+            faults = (
+                f"{'.'.join(map(str, item['loc'])) or 'answer'}: {item['msg']}" for item in error.errors()
+            )
+            raise UnusableAnswer("; ".join(faults)) from error
 
     return OutputSpec(schema, read)
-
-
-def _listed(error: ValidationError) -> str:
-    faults = (f"{'.'.join(map(str, item['loc'])) or 'answer'}: {item['msg']}" for item in error.errors())
-    return "; ".join(faults)
 
 
 def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:

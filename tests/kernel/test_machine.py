@@ -6,6 +6,7 @@ import inspect
 import logging
 from enum import StrEnum
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import transitions
@@ -42,8 +43,9 @@ async def test_nothing_is_logged_for_a_transition(caplog: pytest.LogCaptureFixtu
 
 async def test_an_event_needs_a_run_that_a_driver_has() -> None:
     run = new_run(machine())
+    event: Any = run.machine.events["start"]
     with pytest.raises(RunError, match=r"run 'r1' has no driver; fire events with Driver\.fire"):
-        await run.machine.event("init", "start").trigger(run)
+        await event.trigger(run)
     assert run.cursor.state == "init"
 
 

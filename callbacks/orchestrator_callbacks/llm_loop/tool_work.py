@@ -108,8 +108,11 @@ async def _execute(run: LoopRun) -> None:
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
         if len(calls) > 1:  # a single call starts when the run enters the state
             ledger.began[_position(calls, call)] = deps.clock.time()
-        hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
-        chosen = await _chosen(run, calls, call) if hooked else None
+        chosen: ToolCall | ToolResult | None = None
+        if "before_tool_execution" in deps.points:  # an engine may add a hook there while a call waits
+            chosen = await through(run, "before_tool_execution", call)
+            if isinstance(chosen, ToolCall) and chosen != call:
+                chosen = replacement(run, _position(calls, call), chosen)
         services = run.control.services
         if not isinstance(chosen, ToolResult) and services is not None and services.doubts_lease(run):
             await services.confirm_lease(run)  # the effect comes next
@@ -156,14 +159,6 @@ def _with_handle(run: LoopRun, result: ToolResult, shown: str) -> ToolResult:
         return replace(result, whole=None)
     content, _ = cut(result.whole, spec.max_result_chars, mark_of(key_of(run.ctx, result.position)))
     return replace(result, content=content)
-
-
-async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
-    """Pass a call to the host's hooks; return its replacement, None for no change."""
-    changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
-    if isinstance(changed, ToolResult) or changed == call:
-        return changed
-    return replacement(run, _position(calls, call), changed)
 
 
 async def _put_to_person(run: LoopRun, result: ToolResult) -> ToolResult | None:

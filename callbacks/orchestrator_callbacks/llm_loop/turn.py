@@ -25,7 +25,6 @@ from orchestrator.llm.message import (
     Route,
     ToolCall,
     Transcript,
-    Usage,
     encodable,
 )
 from orchestrator.llm.port import LLM
@@ -403,6 +402,9 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     if LLMCall not in run.writes.observed_kinds:
         return
     usage = priced(run, response) if response and response.usage is not None else NO_USAGE
+    limit, used = run.ctx.context.limit, None
+    if limit and response and response.usage is not None:
+        used = (usage.input_tokens + usage.output_tokens) / limit
     first = deltas.take_first() if deltas else None
     if queued and first is not None:
         first = max(0.0, first - queued)
@@ -423,18 +425,13 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
             first,
-            context_used=_filled(run, usage) if response and response.usage is not None else None,
+            context_used=used,
             at=run.deps.clock.time() - seconds,  # published as soon as it is over
             queued=queued,
             usage_unreported=response is not None and response.usage is None,
             error=error,
         )
     )
-
-
-def _filled(run: LoopRun, usage: Usage) -> float | None:
-    limit = run.ctx.context.limit
-    return (usage.input_tokens + usage.output_tokens) / limit if limit else None
 
 
 def take(run: LoopRun, response: Response) -> None:
