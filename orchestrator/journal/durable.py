@@ -22,7 +22,7 @@ from orchestrator.kernel.journal import RunConditions, RunHead
 T = TypeVar("T")
 
 
-class Handle(Protocol):
+class StoreHandle(Protocol):
     """An open store: its connections, its writer and the runs that it owns."""
 
     def close(self) -> None:
@@ -32,7 +32,7 @@ class Handle(Protocol):
         """Drop everything without touching it, because it belongs to the parent process."""
 
 
-H = TypeVar("H", bound=Handle)
+H = TypeVar("H", bound=StoreHandle)
 
 
 class DurableJournal(ABC, Generic[H]):
