@@ -426,7 +426,7 @@ def _general(file: str) -> str:
     made = {"providers/acme.py": "providers/<vendor>.py", "journal/folder.py": "journal/<store>.py"}
     made |= {
         "cli/greet.py": "cli/<command>.py",
-        "orchestrator_guards/attempts.py": "orchestrator_guards/<topic>.py",
+        "orchestrator_guards/budget.py": "orchestrator_guards/<topic>.py",
     }
     for name, general in made.items():
         file = file.replace(name, general)
