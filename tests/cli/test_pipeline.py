@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator import CheckpointManager, OrchestrationState, OrchestrationStateMachine
 from orchestrator.cli.trust.signature import signed
-from orchestrator.runtime.service.child_run import here
+from orchestrator.runtime.service.child_run import current_scope
 from tests.cli.test_stop import until
 from tests.ending import rest
 
@@ -602,7 +602,7 @@ def test_a_person_answers_the_question_about_programs_for_an_engine_that_serves_
             began = asyncio.Event()
 
             async def planner(_: Any) -> None:
-                current = here()
+                current = current_scope()
                 assert current is not None
                 current.run.note("program", {"mark": "m", "call": "c", "name": "coder", "host": "build-7"})
                 await current.run.settle()

@@ -156,9 +156,9 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, cli: Cli,
     (folder / "steps.py").write_text(
         "import asyncio\n"
         "from orchestrator.testing import FunctionLLM\nfrom orchestrator.providers.scripted import call\n"
-        "from orchestrator.runtime.service.child_run import here\n"
+        "from orchestrator.runtime.service.child_run import current_scope\n"
         "async def slow() -> str:\n"
-        "    while here().run.control.pause_request is None:\n        await asyncio.sleep(0.01)\n"
+        "    while current_scope().run.control.pause_request is None:\n        await asyncio.sleep(0.01)\n"
         "    return 'done'\n"
         "model = FunctionLLM(lambda r: 'end' if r.messages[-1].role == 'tool' else call('slow'))\n"
     )

@@ -4,8 +4,9 @@ A variant shares the compiled machine, the journal, the live runs and the observ
 objects. It has its own limit on concurrent runs, so an engine can host the agent and its variant. Names of models and
 tools that are new to the observers are declared once.
 
-The child run is in the journal of its parent under its own key. Therefore it is resumed after a crash, it is stopped
-with its parent, and its facts go to the same observers.
+A run of another graph may ask its model through an agent, as a child run (`child_agent`, `run_child`). The child run is
+in the journal of its parent under its own key. Therefore it is resumed after a crash, it is stopped with its parent,
+and its facts go to the same observers.
 """
 
 # ruff: noqa: SLF001 - variants and copies for child runs are agents too
@@ -38,10 +39,8 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.facade import Facade, HumanInput
 from orchestrator.runtime.llm_loop import agent_tool
-from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
-from orchestrator.runtime.llm_loop.agent_tool import drive_child
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
@@ -56,7 +55,7 @@ from orchestrator.runtime.llm_loop.run_record import (
 from orchestrator.runtime.run_stream import RunStream, new_stream, resumed_stream
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.arguments import OPTIONS, agent_data, new_id
-from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, here, joined
+from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, current_scope, joined
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
@@ -220,7 +219,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         self._serve(runtime, bound, data, local=None if launch else local, find_tool=self._deps.tools.find)
         self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
-        refuse_unpriced(self._limits, subagent.prices(self))
+        refuse_unpriced(self._limits, agent_tool.prices(self))
         refuse_unknown_tools(self._limits, self._deps.tools)
 
     def _serve(self, runtime: Runtime, machine: Machine, data: Mapping[str, Any], **options: Any) -> None:
@@ -239,7 +238,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             result=result_of,
             restore=self._restore,
             update=self._update,
-            check_model=self._check_model,
+            check_limits=self._check_limits,
             check_resume=self._check_resume,
             over=self._over,
             lacks_deps=self._source.lacks,
@@ -453,13 +452,15 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             data["definition"] = definition_of(found._deps.tools.offers)
         found._service = self._service.varied(found, found._kind(self._service.machine), data)
         found.hosting = found._make_hosting()
-        refuse_unpriced(found._limits, subagent.prices(found))
+        refuse_unpriced(found._limits, agent_tool.prices(found))
         refuse_unknown_tools(found._limits, found._deps.tools)
         return found
 
-    def as_tool(self, name: str, description: str, **options: Unpack[subagent.AgentToolOptions]) -> ToolSpec:
+    def as_tool(
+        self, name: str, description: str, **options: Unpack[agent_tool.AgentToolOptions]
+    ) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
-        return subagent.agent_tool(self, name, description, **options)
+        return agent_tool.agent_tool(self, name, description, **options)
 
     def output_validator(self, function: V) -> V:
         """Check each final answer with a function of (output, context), sync or async; a decorator.
@@ -518,14 +519,14 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             run.ctx.output = said["output"]  # the last record has it, if no message has
         return run
 
-    def _check_model(self, limits: Limits | None) -> None:
+    def _check_limits(self, limits: Limits | None) -> None:
         refuse_real(self._deps.llm)
         if limits is not None:
-            refuse_unpriced(limits, subagent.prices(self))
+            refuse_unpriced(limits, agent_tool.prices(self))
             refuse_unknown_tools(limits, self._deps.tools)
 
     async def _check_resume(self, head: RunHead, again: bool) -> None:  # noqa: ARG002, FBT001 - as RunKind
-        root = await subagent.open_root(self._service.journal, head)
+        root = await agent_tool.open_root(self._service.journal, head)
         if root not in (None, head.run_id):
             raise ConfigError(
                 f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
@@ -581,7 +582,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         deposited: bool = False,
     ) -> LoopRun:
         """Return a new run. A deposited one has deps only for the function of its instructions."""
-        self._check_model(None if limits is self._limits else limits)
+        self._check_limits(None if limits is self._limits else limits)
         limits = limits or self._limits
         said = options.instructions or self._instructions
         factory = None if deposited and not callable(said) else self._source.factory
@@ -640,11 +641,13 @@ async def run_child(
     `follower` is called with the result even if the parent run was stopped meanwhile. Raises ConfigError if that run is
     not the current one.
     """
-    above = here()
+    above = current_scope()
     if above is None or above.run.run_id != parent_id:
         raise ConfigError("a model as a port works only inside a run of its graph")
     leash = ChildRunGuard(parent_id)
-    work = asyncio.ensure_future(drive_child(agent, above.run, key, prompt, lender, leash.claim_child))
+    work = asyncio.ensure_future(
+        agent_tool.drive_child(agent, above.run, key, prompt, lender, leash.claim_child)
+    )
     try:
         return await joined(work, leash, above)
     finally:

@@ -32,7 +32,13 @@ from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
 from orchestrator.runtime.llm_loop.run_record import restored
 from orchestrator.runtime.service.arguments import OPTIONS, SHARED, stored_data
-from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, RunScope, here, joined
+from orchestrator.runtime.service.child_run import (
+    ChildRunGuard,
+    ChildWaitObserver,
+    RunScope,
+    current_scope,
+    joined,
+)
 from orchestrator.tools.result import output_text
 from orchestrator.tools.sampling import SamplingRequest
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
@@ -143,7 +149,7 @@ class AgentTool:
         Args:
             task: What to do, with everything that has to be known for it: nothing else of this conversation is seen.
         """
-        parent = here()
+        parent = current_scope()
         if parent is None or parent.run.run_id != context.run_id:
             raise ConfigError("an agent's tool works only inside a run of another agent")
         lender = _account(parent.run)
@@ -315,7 +321,7 @@ class RunSampler:
 
     async def __call__(self, request: SamplingRequest, /) -> Response:
         """Run a sampling request, or read its recorded answer."""
-        parent = here()
+        parent = current_scope()
         if parent is None or parent.run.run_id != self._run_id:
             raise ConfigError(
                 "a tool samples only inside the run that calls it; await context.sample in the call"

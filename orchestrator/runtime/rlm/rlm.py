@@ -146,7 +146,7 @@ class Rlm(Facade[RlmResult]):
                 result=result_of,
                 restore=self._restore,
                 update=self._update,
-                check_model=self._check_model,
+                check_limits=self._check_limits,
                 check_resume=self._check_resume,
                 over=self._over,
                 laps=self._mode.laps,
@@ -313,7 +313,7 @@ class Rlm(Facade[RlmResult]):
             stored, self._service.machine, self._deps(RunBudget(RlmLimits())), self._codec
         )
 
-    def _check_model(self, limits: RlmLimits | None) -> None:
+    def _check_limits(self, limits: RlmLimits | None) -> None:
         refuse_real(self._equipment.llm)
         if limits is not None:
             refuse_unpriced(limits, self._equipment.pricing)
@@ -407,7 +407,7 @@ class Rlm(Facade[RlmResult]):
         limits: RlmLimits,
         data: Mapping[str, Any],
     ) -> ModeRun:
-        self._check_model(None if limits is self._limits else limits)
+        self._check_limits(None if limits is self._limits else limits)
         *earlier, last = said
         if last.role != "user" or not last.text:
             raise ConfigError("the prompt must end with a non-empty message of the user")

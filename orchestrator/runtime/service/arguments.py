@@ -5,9 +5,6 @@ anything is built, so that a mistake is not reported from inside the library or 
 here; other constraints are checked by the classes of the arguments. A synchronous `complete` is recognized by its
 code, because calling it would cost money; one that returns another's coroutine needs the annotation `->
 Awaitable[Response]`. An iterator is not checked, because reading it would consume it.
-
-Both are bounded, because every listing of runs can return the tags, and each process that resumes the run reads both.
-A child run has the metadata and tags of its parent; the name and version of an agent are its own.
 """
 
 from __future__ import annotations
@@ -276,7 +273,7 @@ _RUNTIME: Mapping[str, Callable[[object], Fault]] = {
     "migrations": _migrations,
     "price": _function("price", "price(model, tokens)"),
 }
-"""The same for a Runtime."""
+"""Argument of a Runtime -> its check."""
 
 _AGENT: Mapping[str, Callable[[object], Fault]] = {
     "model": _model,
@@ -300,7 +297,7 @@ _AGENT: Mapping[str, Callable[[object], Fault]] = {
     "params": _named("params"),
     "launch": _named("launch"),
 }
-"""Argument -> its check. `output_type` is checked by its own module, `deps` may be any object."""
+"""Argument of a facade -> its check. `output_type` is checked by its own module, `deps` may be any object."""
 
 plans = _object("planner", ("extract", "plan", "reachable"), "async ")
 """Check of approval's planner; a pipeline and a ralph loop have other planners."""
@@ -341,6 +338,10 @@ def _shown(value: object) -> str:
 _SHOWN = 60
 
 
+# ---- the data of a host about a run ----
+
+# Metadata and tags are bounded, because every listing of runs can return the tags, and each process that resumes a
+# run reads both.
 METADATA_BYTES: Final = 16_384
 """Maximum size of metadata as JSON."""
 MOST_TAGS: Final = 32
@@ -349,7 +350,7 @@ LONGEST_TAG: Final = 256
 LONGEST_NAME: Final = 100
 """Maximum characters of the name of an agent, and of its version."""
 SHARED: Final = ("metadata", "tags")
-"""Data that child runs have from their parent."""
+"""Data that child runs have from their parent; the name and version of an agent are its own."""
 OPTIONS: Final = "options"
 """What a run has in place of its agent's: see `runtime.llm_loop.run_options`."""
 KEYS: Final = ("agent", "agent_version", *SHARED, OPTIONS)

@@ -27,8 +27,8 @@ class RunScope:
         "_task",
         "_token",
         "agent",
+        "children",
         "run",
-        "waiting",
         "waiting_children",
     )
 
@@ -36,9 +36,9 @@ class RunScope:
         self.agent = agent
         """Its driver: an Agent, or the facade of another graph."""
         self.run = run
-        self.waiting_children = 0
+        self.children = 0
         """Number of its active direct child runs."""
-        self.waiting = 0
+        self.waiting_children = 0
         """Number of those that wait for a person, or have only waiting child runs."""
         self._outer: RunScope | None = None
         self._parked = False
@@ -47,13 +47,13 @@ class RunScope:
         self._cancels = 0
 
     def __enter__(self) -> Self:
-        outer = here()
+        outer = current_scope()
         self._task = asyncio.current_task(running_loop())
         self._cancels = self._task.cancelling() if self._task else 0
         self._token: Token[RunScope] = _HERE.set(self)
         if outer is not None and outer.run.run_id == self.run.parent_run_id:
             self._outer = outer
-            outer.look(waiting_children=1)
+            outer.count_children(children=1)
         return self
 
     def __exit__(
@@ -61,7 +61,7 @@ class RunScope:
     ) -> None:
         _HERE.reset(self._token)
         if self._outer is not None:
-            self._outer.look(waiting_children=-1, waiting=-1 if self._stands else 0)
+            self._outer.count_children(children=-1, waiting=-1 if self._stands else 0)
 
     @property
     def is_left(self) -> bool:
@@ -89,17 +89,20 @@ class RunScope:
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._task.get_loop() if self._task else None
 
-    def parked(self, *, parked: bool) -> None:
+    def set_parked(self, *, parked: bool) -> None:
         """Record that this run started or stopped to wait for a person."""
         stood, self._parked = self._stands, parked
         self._notify(stood)
 
-    def look(self, *, waiting_children: int = 0, waiting: int = 0) -> None:
-        """Update the counts of child runs. While all of them wait, no time of this run passes."""
+    def count_children(self, *, children: int = 0, waiting: int = 0) -> None:
+        """Change the numbers of child runs and of those that wait.
+
+        While all of them wait, no time of this run passes.
+        """
         stood = self._stands
-        self.waiting_children += waiting_children
-        self.waiting += waiting
-        waits = self.waiting_children > 0 and self.waiting_children == self.waiting
+        self.children += children
+        self.waiting_children += waiting
+        waits = self.children > 0 and self.children == self.waiting_children
         if waits and self._since is None:
             self._since = self.run.deps.clock.monotonic()
             if self.run.control.alarm is not None:
@@ -116,13 +119,13 @@ class RunScope:
 
     def _notify(self, stood: bool) -> None:  # noqa: FBT001 - called only in this class
         if self._outer is not None and stood != self._stands:
-            self._outer.look(waiting=1 if self._stands else -1)
+            self._outer.count_children(waiting=1 if self._stands else -1)
 
 
 _HERE: ContextVar[RunScope] = ContextVar("orchestrator_run_under_way")
 
 
-def here() -> RunScope | None:
+def current_scope() -> RunScope | None:
     """Return the current run of this code, or None."""
     return _HERE.get(None)
 
@@ -134,9 +137,9 @@ class ChildWaitObserver:
         """Handle a fact in the task that drives the run."""
         kind = type(fact)
         if kind is RunParked or kind is RunStarted:
-            run = here()
+            run = current_scope()
             if run is not None and run.run.run_id == fact.run_id:
-                run.parked(parked=kind is RunParked)
+                run.set_parked(parked=kind is RunParked)
 
 
 T = TypeVar("T")

@@ -47,7 +47,7 @@ from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.run import Run
-from orchestrator.runtime.service.child_run import here
+from orchestrator.runtime.service.child_run import current_scope
 
 MARK = "ORCHESTRATOR_COMMAND"
 """The variable. Its value is the marks of a program, separated by spaces, the innermost last."""
@@ -324,7 +324,7 @@ async def run_program(
 @asynccontextmanager
 async def _recorded(name: str, call: str) -> AsyncIterator[str]:
     """Record a program of the current run before the block and its end after it; yield the program's mark."""
-    current, mark = here(), secrets.token_hex(16)
+    current, mark = current_scope(), secrets.token_hex(16)
     if current is None:
         yield mark
         return
@@ -434,17 +434,17 @@ async def end_programs(stored: StoredRun) -> tuple[list[str], str]:
 
     Returns the names of the programs that were still running, and a sentence about programs of unknown state, or "".
     """
-    programs, here = stored.programs, host_name()
-    local = [mark for mark, one in programs.items() if one.get("host") == here]
+    programs, host = stored.programs, host_name()
+    local = [mark for mark, one in programs.items() if one.get("host") == host]
     known = can_find()
     ended = await asyncio.to_thread(end_processes, local if known else ())
     names = [str(programs[mark].get("name")) for mark in local if mark in ended.marks]
-    elsewhere = next((one for one in programs.values() if one.get("host") != here), None)
+    elsewhere = next((one for one in programs.values() if one.get("host") != host), None)
     if elsewhere is not None:
         there = elsewhere.get("host")
         return names, (
             f"{_named(elsewhere)} was started on host {there!r} and may still run there, which cannot be seen from "
-            f"this host ({here!r}): check there and {_THEN}"
+            f"this host ({host!r}): check there and {_THEN}"
         )
     if local and not known:
         return names, (

@@ -88,7 +88,7 @@ class RunKind(Generic[R]):
     restore: Callable[[StoredRun, Sequence[Record]], Run[Any, Any]]
     """Returns a run as of its last record. Changes nothing outside."""
     update: UpdateRun | None = None
-    check_model: Callable[[Any], None] | None = None
+    check_limits: Callable[[Any], None] | None = None
     """Checks that a run with these limits may call its model. None means unchanged limits."""
     check_resume: CheckResume | None = None
     over: Callable[[Run[Any, Any]], None] | None = None
@@ -289,8 +289,8 @@ class RunService(Generic[R]):
             self.control.go_on(run_id, by)
             end: R = await asyncio.shield(self.live.end_of(run_id))
             return end
-        if self.kind.check_model is not None:
-            self.kind.check_model(limits)
+        if self.kind.check_limits is not None:
+            self.kind.check_limits(limits)
         head = await self.journal.head(run_id)
         if head.status == "ended":
             self.recovery.refuse_foreign(head, from_agent)
