@@ -101,7 +101,7 @@ class OrphanRecovery:
         Raises StoreDown, and ConfigError if an open run belongs to another agent of the name of one here.
         """
         for host in self._agents.hosts:
-            await host.refuse_second()
+            await host.refuse_same_name()
         self._since, _ = await self._journal.news(-1)
         return await self._agents.open_runs()
 

@@ -78,7 +78,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "LONGEST_TAG": 256,
         "LONGEST_NAME": 100,
     },
-    "orchestrator.runtime.service.answer": {
+    "orchestrator.runtime.service.inbox": {
         "POLL": 0.1,
     },
     "orchestrator.runtime.service.recovery": {

@@ -32,7 +32,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/kernel/driver.py:Driver._advance": "the driver: each turn is another event, an error fires one",
     "orchestrator/telemetry/collector.py:SharedGauges._run": "a heartbeat: writes figures, also after a success",
     "orchestrator/telemetry/watchdog.py:Watchdog._beat": "a heartbeat: measures, also after a success",
-    "orchestrator/runtime/service/answer.py:_Listener._listen": "a poll: looks for requests, also after a success",
+    "orchestrator/runtime/service/inbox.py:_Listener._listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/runs/runs.py:RunFollower.until_end": "a poll: reads what is new, also after a success",
     "orchestrator/runtime/approval/status.py:_listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/notification.py:Notifier._watch": "a poll: reads the journal, also after a success",

@@ -18,7 +18,7 @@ from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.service import answer
+from orchestrator.runtime.service import inbox
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, until
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 @pytest.fixture(autouse=True)
 def read_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tests count reads without waiting for each of them."""
-    monkeypatch.setattr(answer, "POLL", 0.002)
+    monkeypatch.setattr(inbox, "POLL", 0.002)
 
 
 class Shared(MemoryJournal):

@@ -15,7 +15,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import OrchestratorStatus, Role
 from orchestrator.machines.ralph.model import AgentRequest, PlanQuestion, RalphState
-from orchestrator.runtime.service import answer
+from orchestrator.runtime.service import inbox
 from tests.runtime.ralph_stage import World, markers, moves_of
 from tests.runtime.stage import until
 
@@ -257,7 +257,7 @@ async def test_messages_of_another_process_are_read_in_order_and_none_is_lost_be
 async def test_what_was_posted_before_a_boundary_is_read_at_it_however_seldom_anybody_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer, "POLL", 3600.0)
+    monkeypatch.setattr(inbox, "POLL", 3600.0)
     world = World(tmp_path / "s")
     async with (
         SqliteJournal(tmp_path / "journal.db") as journal,

@@ -42,7 +42,7 @@ from orchestrator.runtime.llm_loop.result import ended_as
 from orchestrator.runtime.pipeline.orchestration import agent
 from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.restored_run import path_of
 from orchestrator.settings import build
 
 

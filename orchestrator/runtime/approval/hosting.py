@@ -106,7 +106,7 @@ class ApprovalHosting(Hosting):
         """Request cancel or pause of the plan that is executed here; return False if there is none."""
         return kind in {"cancel", "pause"} and self._session.request(run_id, kind, by=by, why=why)
 
-    async def refuse_second(self) -> None:
+    async def refuse_same_name(self) -> None:
         """Do nothing: a project has one request at a time."""
 
     async def park_for_graph(self, head: RunHead) -> None:

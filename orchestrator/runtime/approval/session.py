@@ -60,7 +60,7 @@ from orchestrator.runtime.approval.plan_executor import PlanExecutor
 from orchestrator.runtime.approval.project_journal import Projection, ProjectJournal, ProjectLog
 from orchestrator.runtime.approval.status import CommandLost, RecoveryNote
 from orchestrator.runtime.service.answer import DECISIONS
-from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator_callbacks.approval import before, control_request, enter
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun, settled

@@ -15,7 +15,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator.machines.question import Question
-from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.resume_plan import unclear
 from orchestrator.tools.result import NoSuchResult, ToolResult, description_of, stored_json
 from orchestrator_callbacks.llm_loop import answer, memory

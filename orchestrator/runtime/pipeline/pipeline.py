@@ -47,7 +47,7 @@ from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.arguments import agent_data, host_data, new_id
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator_callbacks.pipeline import before, enter, leave, stage

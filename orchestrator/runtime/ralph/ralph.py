@@ -35,8 +35,8 @@ from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments, program
 from orchestrator.runtime.service.arguments import agent_data, host_data
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.ownership import RunRegistry
-from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.live_runs import RunRegistry
+from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator_callbacks.ralph import before, enter

@@ -23,7 +23,7 @@ from orchestrator.machines.rlm.model import FAILED, ModeContext, finish_reason, 
 from orchestrator.machines.rlm.reply import code_blocks
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE, ToolsModeContext, ToolsModeState
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
-from orchestrator.runtime.service.recovery import rebuilt
+from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.rlm.conversation import AGAIN, LOST
 from orchestrator_callbacks.rlm.model_call import ModeDeps, ModeRun, RunBudget

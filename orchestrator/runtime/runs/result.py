@@ -18,7 +18,7 @@ from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec
 from orchestrator.runtime.runs.story import Story
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.restored_run import path_of
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_guards import Verdict
 

@@ -38,8 +38,9 @@ from orchestrator.runtime.runs.listing import (
 from orchestrator.runtime.runs.result import RunPair, compare_runs, recorded_result
 from orchestrator.runtime.runs.story import RunDetails, Story, not_ended
 from orchestrator.runtime.runs.timeline import read_timeline
-from orchestrator.runtime.service.answer import PostedRequest, RunController
-from orchestrator.runtime.service.ownership import RunRegistry
+from orchestrator.runtime.service.answer import PostedRequest
+from orchestrator.runtime.service.live_runs import RunRegistry
+from orchestrator.runtime.service.run_controller import RunController
 from orchestrator.runtime.service.run_feed import StreamBuffer
 
 

@@ -95,6 +95,7 @@ class Hosting:
         """Starts a run with checked arguments and its settings, and drives it until it ends. Raises RunExists."""
         self._bound = bound
         """Whether its runs work on files of one host."""
+        self._service = service
         self._driver, self._live, self._recovery = service.driver, service.live, service.recovery
         self._launched = bool(launch)
         self._stages = tuple(stages)
@@ -196,9 +197,9 @@ class Hosting:
         """
         return self._ours(await self._recovery.described(head))
 
-    async def refuse_second(self) -> None:
+    async def refuse_same_name(self) -> None:
         """Raise ConfigError if an open run of the journal belongs to another agent of this name and version."""
-        await self._recovery.refuse_second()
+        await self._service.refuse_same_name()
 
     async def park_for_graph(self, head: RunHead) -> None:
         """Park an open run whose version of the graph no process has. Raises Held, Fenced, RunUnknown."""

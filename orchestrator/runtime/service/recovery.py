@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from orchestrator.errors import (
     Corrupt,
-    EventError,
     GraphError,
     OtherAgent,
     OtherGraph,
@@ -23,13 +21,10 @@ from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
-from orchestrator.kernel.machine import CompiledTransition, Machine, missing_changes
-from orchestrator.kernel.record import RunParked, Transition
-from orchestrator.kernel.run import Cursor, Run
-from orchestrator.kernel.writer import restored_failure
+from orchestrator.kernel.machine import Machine, missing_changes
+from orchestrator.kernel.record import RunParked
 from orchestrator.runtime.service import program
-from orchestrator.runtime.service.arguments import stored_data
-from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition, refuse_second
+from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 
 DEPS_REASON: Final = "deps_required"
@@ -133,7 +128,6 @@ class Recovery:
         owner: Name of the driver that will drive them.
         migrations: Functions that migrate runs of older graphs.
         agent: The agent; None for one without a name. Runs of other agents are listed and not resumed.
-        shared: Whether other agents may use the journal.
         now: Clock, in epoch seconds.
         lacks_deps: Whether a run needs live deps that cannot be made here.
         repeated: Says how the graph repeats interrupted work.
@@ -148,7 +142,6 @@ class Recovery:
         migrations: Iterable[Migration] = (),
         *,
         agent: AgentIdentity | None = None,
-        shared: bool = False,
         now: Callable[[], float] = time.time,
         lacks_deps: Callable[[StoredRun], bool] | None = None,
         repeated: RepeatedWork | None = None,
@@ -160,7 +153,6 @@ class Recovery:
         self._migrations = tuple(migrations)
         self.identity = agent or AgentIdentity(self._valid.name)
         """Name, version and tools of the agent."""
-        self._shared = shared
         self._now = now
         self._lacks_deps = lacks_deps or (lambda _: False)
         self._repeated = repeated or (lambda _, __: ())
@@ -301,11 +293,6 @@ class Recovery:
             foreign=free and other is not None and unattended(stored, unread, now),
         )
 
-    async def refuse_second(self) -> None:
-        """Raise ConfigError if an open run of the journal belongs to another agent of this name and version."""
-        if self._shared:
-            await refuse_second(self._journal, self.identity)
-
     async def park_for_graph(self, head: RunHead) -> RunParked | None:
         """Park an open run that no process can continue, because none has its graph; None if it has moved meanwhile.
 
@@ -435,121 +422,3 @@ class Recovery:
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
         return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
-
-
-def rebuilt(
-    stored: StoredRun, machine: Machine, ctx: Any, deps: Any, codec: ContextCodec[Any]
-) -> Run[Any, Any]:
-    """Return a run with this context as of its last record, ready for `drive`. Changes nothing outside."""
-    above = stored.created.get("parent_run_id")
-    data = stored_data(stored.created) or None
-    run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above, data=data)
-    codec.adopt(run)
-    now, graph = deps.clock.monotonic(), run.graph
-    state = stored.state or run.cursor.state
-    following, step = _in_table(run.machine, graph, stored, state)
-    cursor = Cursor(
-        state,
-        entry_pending=stored.next is None,
-        pending_event=following,
-        step=step,
-        seq=stored.seq,
-        started_at=now - stored.elapsed,
-        entered_at=now,
-        parked=True,
-        is_new=not stored.begun,
-    )
-    if stored.failure is not None:
-        cursor.error, cursor.failure = restored_failure(stored.failure, graph.name, run.run_id)
-    run.restore(cursor)
-    # A pause is read at once, an answer or a message only when a hook reads it, so a pause may have overtaken
-    # earlier ones. The whole inbox is read again; requests that the run has read are known by their ids.
-    run.mailbox.forget(stored.handled)
-    return run
-
-
-def _in_table(
-    machine: Machine, graph: Graph, stored: StoredRun, state: str
-) -> tuple[StrEnum | None, CompiledTransition | None]:
-    """Return the next event and the last step of a stored run in the table here; of an ended run, what is there.
-
-    Raises OtherGraph if the table does not have its position: records of an earlier version do not say that the table
-    was changed while the run was active.
-    """
-    try:
-        graph.states(state)
-        following = None if stored.next is None else graph.events(stored.next)
-        taken = machine.steps(stored.step["source"], stored.step["event"]) if stored.step else ()
-    except (EventError, GraphError, ValueError) as error:
-        if stored.ended is not None:
-            return None, None
-        if isinstance(error, GraphError):
-            raise
-        event = stored.next or stored.step.get("event")
-        missing = f"the table here has no state {state!r}, or no event {event!r} on its path"
-        raise OtherGraph(stored.run_id, graph.name, stored.fingerprint, graph.fingerprint, missing) from error
-    return following, next((step for step in taken if step.dest.value == stored.state), None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordedPath:
-    """The transitions in the records of a run. Facts are made when they are asked for: a resumed run seldom needs them.
-
-    Args:
-        run_id: The run.
-        graph: Name of its graph.
-        records: Its records, from the first; only those of the path are kept.
-        laps: Events that count an iteration.
-    """
-
-    run_id: str
-    graph: str
-    records: Sequence[Record]
-    laps: Container[str] = ()
-
-    @classmethod
-    def of(
-        cls, run_id: str, graph: str, records: Iterable[Record], laps: Container[str] = ()
-    ) -> RecordedPath:
-        """Return the path of a run with all its records."""
-        return cls(run_id, graph, [record for record in records if record.kind in _PATH_KINDS], laps)
-
-    def __iter__(self) -> Iterator[Transition]:
-        return iter(path_of(self.run_id, self.graph, self.records, laps=self.laps))
-
-
-_PATH_KINDS = frozenset(("transition", "answer"))
-
-
-def path_of(
-    run_id: str, graph: str, records: Iterable[Record], *, laps: Container[str] = ()
-) -> list[Transition]:
-    """Return the transitions of a run as facts. Events in `laps` count an iteration."""
-    path: list[Transition] = []
-    before = 0.0
-    iteration = 0
-    for record in records:
-        body: Mapping[str, Any] = record.body
-        if record.kind == "answer":
-            iteration = body["iteration"]
-        elif record.kind == "transition":
-            elapsed = float(body.get("t", before))
-            iteration += body["event"] in laps
-            path.append(
-                Transition(
-                    graph,
-                    run_id,
-                    body["seq"],
-                    body["event"],
-                    body["source"],
-                    body["dest"],
-                    float(body.get("dwell", elapsed - before)),
-                    body["at"],
-                    iteration,
-                    internal=bool(body.get("internal")),
-                    tokens=body.get("tokens", 0),
-                    reason=body.get("reason", ""),
-                )
-            )
-            before = elapsed
-    return path

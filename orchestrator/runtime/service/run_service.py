@@ -26,18 +26,19 @@ from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.service import arguments
-from orchestrator.runtime.service.answer import RunController
 from orchestrator.runtime.service.child_run import RunScope
-from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, RunRegistry, register
+from orchestrator.runtime.service.live_runs import RunRegistry
+from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, refuse_same_name, register
 from orchestrator.runtime.service.program import ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
     ClaimedRun,
     DepsRequired,
-    RecordedPath,
     Recovery,
     RepeatedWork,
     RunAlreadyEnded,
 )
+from orchestrator.runtime.service.restored_run import RecordedPath
+from orchestrator.runtime.service.run_controller import RunController
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
@@ -156,14 +157,17 @@ class RunService(Generic[R]):
             agent=self.identity.name,
             declare=partial(kind.declare, self),
         )
-        self.recovery = _recovery_of(self, shared=runtime.own_journal is None)
+        self.recovery = _recovery_of(self)
+        self.shares_journal = runtime.own_journal is None
+        """Whether other agents may use its journal."""
 
     def varied(self, agent: object, kind: RunKind[R], data: Mapping[str, Any]) -> Self:
         """Return the service of a variant of the agent, with the same live runs, journal and observers."""
         found = copy.copy(self)
         found.agent, found.kind, found.data = agent, kind, data
         found.driver = self.driver.copy()
-        found.recovery = _recovery_of(found, shared=False)  # it belongs to its agent
+        found.recovery = _recovery_of(found)
+        found.shares_journal = False  # it belongs to its agent
         kind.declare(found)
         return found
 
@@ -198,6 +202,11 @@ class RunService(Generic[R]):
                 tell(self.machine.valid_graph, **about)
         connect(self.runtime.observers, self.journal)
 
+    async def refuse_same_name(self) -> None:
+        """Raise ConfigError if an open run of the journal belongs to another agent of this name and version."""
+        if self.shares_journal:
+            await refuse_same_name(self.journal, self.identity)
+
     # ---- new runs ----
 
     def new_run(self, run_id: str, ctx: Any, deps: Any, data: Mapping[str, Any]) -> Run[Any, Any]:
@@ -230,7 +239,7 @@ class RunService(Generic[R]):
         """
         _warn_of_disabled_logger()
         if run.started_at is None and run.parent_run_id is None:
-            await self.recovery.refuse_second()
+            await self.refuse_same_name()
         try:
             self.live.open(run, path)
         except OrchestratorError:
@@ -367,8 +376,7 @@ class RunService(Generic[R]):
         self.driver.publish(RunRecovered(graph, run_id, outcome, at, self.identity.name))
 
 
-def _recovery_of(service: RunService[Any], *, shared: bool) -> Recovery:
-    """Return the recovery of a service; `shared` says whether other agents may use its journal."""
+def _recovery_of(service: RunService[Any]) -> Recovery:
     return Recovery(
         service.journal,
         service.machine,
@@ -376,7 +384,6 @@ def _recovery_of(service: RunService[Any], *, shared: bool) -> Recovery:
         service.driver.owner,
         service.runtime.migrations,
         agent=service.identity,
-        shared=shared,
         now=service.clock.time,
         lacks_deps=service.kind.lacks_deps,
         repeated=service.kind.repeated,

@@ -46,7 +46,7 @@ from orchestrator.runtime.pipeline.pipeline import (
     PipelineResumeArguments,
     PipelineRunArguments,
 )
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.restored_run import path_of
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 
 
