@@ -6,7 +6,7 @@ method, `observe(fact)`, and receives each member of `Fact`; facts have no conte
 
 from __future__ import annotations
 
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     AdmissionRejected,
     BudgetChecked,
     EventFailed,

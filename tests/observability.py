@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from orchestrator.kernel.record import Fact, Observer, RunCompleted
+from orchestrator.kernel.fact import Fact, Observer, RunCompleted
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.machines.ralph.contract import Role

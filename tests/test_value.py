@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from orchestrator.journal.context import lasting_fields, taken
-from orchestrator.kernel.record import LLMCall
+from orchestrator.kernel.fact import LLMCall
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.tools.result import ToolResult

@@ -36,7 +36,7 @@ from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError, JournalError, OrchestratorError
 from orchestrator.events import QuestionAnswered, QuestionAsked, RunEvent, RunSuspended
 from orchestrator.journal.opening import StoredJournal, journal_at
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.fact import Observer
 from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result

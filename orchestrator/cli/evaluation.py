@@ -36,7 +36,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import atomic_write
 from orchestrator.files.bounded import read_file
 from orchestrator.journal.opening import StoredJournal, journal_at
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.fact import Observer
 from orchestrator.runtime.evaluation.case import EvaluationCase
 from orchestrator.runtime.evaluation.case_file import load_cases
 from orchestrator.runtime.evaluation.check import named_judges

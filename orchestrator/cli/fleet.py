@@ -32,8 +32,8 @@ from orchestrator.engines.process import tune_garbage_collection
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, JournalError, MissingExtra, OrchestratorError
 from orchestrator.journal.address import Address, JournalAddress
+from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import Request, Response
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.rlm.rlm import Rlm

@@ -28,8 +28,8 @@ from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.cli.trust.tool_pin import ToolPins, is_address
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
+from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal, RunHead
-from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy

@@ -25,7 +25,7 @@ from orchestrator.cli.trust.consent import project_settings
 from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.journal.opening import journal_at
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.fact import Observer
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.version import __version__
 from orchestrator.web.access import checked_token, is_loopback

@@ -30,8 +30,8 @@ from orchestrator.cli.screen import RunTally, Screen, console, print_report, sta
 from orchestrator.cli.spread import spread_options
 from orchestrator.errors import ConfigError, OrchestratorError, RunUnknown
 from orchestrator.examples import bundled
+from orchestrator.kernel.fact import Fact, Observer
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Fact, Observer
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import OFF, Limits

@@ -19,7 +19,7 @@ from orchestrator.cli.screen import print_report
 from orchestrator.cli.spread import spread_options
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_lines
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.fact import Transition
 from orchestrator.telemetry.history import History
 
 _SHOWN = 10

@@ -45,9 +45,9 @@ from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists, RunUnknown
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.kernel.fact import Fact, Observer, RunParked, RunStarted, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted, Transition
 from orchestrator.llm.message import Message
 from orchestrator.llm.run_event import (
     ModelRequestFinished,

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
 from orchestrator.drawing.stylesheet import STATUSES
-from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     LLMCall,
@@ -26,6 +25,7 @@ from orchestrator.kernel.record import (
     ToolExecution,
     Transition,
 )
+from orchestrator.kernel.graph import Graph
 from orchestrator.telemetry.escape import escape
 from orchestrator.telemetry.history import History, StateStats
 

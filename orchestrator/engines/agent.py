@@ -16,8 +16,8 @@ from typing_extensions import TypeVar
 from orchestrator.engines.operator_command import ActiveCommands
 from orchestrator.engines.run_queue import EngineJob, RunQueue
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.fact import AdmissionRejected, Follower
 from orchestrator.kernel.journal import RunHead
-from orchestrator.kernel.record import AdmissionRejected, Follower
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun

@@ -62,8 +62,8 @@ from orchestrator.errors import (
     Suspended,
 )
 from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Follower
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.run_stream import RunStream

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Generic, cast
 
 from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
-from orchestrator.kernel.record import AdmissionRejected, RunAdmitted
+from orchestrator.kernel.fact import AdmissionRejected, RunAdmitted
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.service.hosting import Hosting
 

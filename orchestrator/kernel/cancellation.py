@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.clock import Cancellable, Clock
-from orchestrator.kernel.record import WorkAbandoned
+from orchestrator.kernel.fact import WorkAbandoned
 from orchestrator.kernel.run import Run
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class HostCall:
     def __init__(self, work: Coroutine[Any, Any, Any], kind: str, name: str) -> None:
         self.work = work
         self.kind = kind
-        """One of record.ABANDONED_KINDS."""
+        """One of fact.ABANDONED_KINDS."""
         self.name = name
         self.is_abandoned = False
         """The next thrown exception is raised here and not passed on to the host's code."""

@@ -25,10 +25,10 @@ from orchestrator.errors import (
 )
 from orchestrator.kernel.cancellation import CallerScope, CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
+from orchestrator.kernel.fact import AdmissionRejected, Fact, Observer, TableRejected
 from orchestrator.kernel.journal import JournalWriter, owner_name
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import AdmissionRejected, Fact, Observer, TableRejected
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter, HookServices, Park, RunFinalizer

@@ -19,9 +19,7 @@ from orchestrator.errors import (
     UnknownEvent,
 )
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.machine import CompiledTransition, MachineCondition
-from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     FACTS,
     EventFailed,
     Fact,
@@ -33,6 +31,8 @@ from orchestrator.kernel.record import (
     RunStarted,
     around,
 )
+from orchestrator.kernel.machine import CompiledTransition, MachineCondition
+from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.run import Run
 
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
 from orchestrator.kernel.clock import CALL_SHARE, GRACE
+from orchestrator.kernel.fact import FACTS
 from orchestrator.kernel.journal import Draft, draft
 from orchestrator.kernel.mailbox import Mailbox, Signal
-from orchestrator.kernel.record import FACTS
 
 if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
+    from orchestrator.kernel.fact import EventFailed, Fact, Follower, TransitionNote
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.journal import Lease
     from orchestrator.kernel.machine import CompiledTable, CompiledTransition, Machine
     from orchestrator.kernel.outcome import Ending
-    from orchestrator.kernel.record import EventFailed, Fact, Follower, TransitionNote
     from orchestrator.kernel.suspension import HookServices
     from orchestrator.kernel.transition_executor import TransitionExecutor
 

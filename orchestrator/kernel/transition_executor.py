@@ -12,10 +12,10 @@ from transitions import MachineError
 
 from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
 from orchestrator.kernel.clock import WHOLE, Clock
+from orchestrator.kernel.fact import GuardEvaluated, Transition
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
 from orchestrator.kernel.machine import CompiledTransition
-from orchestrator.kernel.record import GuardEvaluated, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer, error_body

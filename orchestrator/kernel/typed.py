@@ -40,6 +40,7 @@ from orchestrator.errors import ConfigError, EventError, GraphError, Refused, Ru
 from orchestrator.kernel.cancellation import CallerScope, CoroutineWaited, at_once
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.graph import FORMATS, Edge, Graph, enum_of, mimebundle
 from orchestrator.kernel.hooks import Hook, Hooks
 from orchestrator.kernel.journal import JournalWriter
@@ -53,7 +54,6 @@ from orchestrator.kernel.machine import (
 )
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.purity import is_immutable
-from orchestrator.kernel.record import Observer
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Codec
 from orchestrator_guards import Verdict

@@ -14,8 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from orchestrator import errors
 from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, Record, RunHead, draft
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     AdmissionRejected,
     EventFailed,
     Fact,
@@ -23,6 +22,7 @@ from orchestrator.kernel.record import (
     RecordsWritten,
     Transition,
 )
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, Record, RunHead, draft
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run

@@ -48,8 +48,8 @@ from urllib.parse import quote, urlsplit
 
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown
 from orchestrator.kernel.cancellation import in_thread
+from orchestrator.kernel.fact import Fact, RunParked
 from orchestrator.kernel.journal import NOTIFIED, Journal, Posted, RunHead
-from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.question import Question

@@ -39,8 +39,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from orchestrator.errors import RunError, Suspended
 from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.fact import Follower, RecordsWritten
 from orchestrator.kernel.journal import RunHead
-from orchestrator.kernel.record import Follower, RecordsWritten
 from orchestrator.llm.run_event import RunEvent, RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored

@@ -11,9 +11,7 @@ from enum import StrEnum
 from functools import partial
 
 from orchestrator.errors import ERROR_KINDS
-from orchestrator.kernel.journal import ORPHANED, PARKED, RUNNING
-from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     ABANDONED_KINDS,
     FAILURES,
     OPERATIONS,
@@ -38,6 +36,8 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.kernel.journal import ORPHANED, PARKED, RUNNING
+from orchestrator.kernel.outcome import REASONS, Outcome
 
 PREFIX = "orchestrator_"
 

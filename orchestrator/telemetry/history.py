@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.kernel.record import Fact, LLMCall, Transition
+from orchestrator.kernel.fact import Fact, LLMCall, Transition
 
 
 @dataclass(slots=True)

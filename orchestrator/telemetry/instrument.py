@@ -19,9 +19,9 @@ from itertools import product
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
+from orchestrator.kernel.fact import RunCompleted, RunParked
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.kernel.record import RunCompleted, RunParked
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PHASES, Metric, MetricKind, MetricSource
 from orchestrator.telemetry.head_gauge import HeadGauges
 from orchestrator.telemetry.labels import (

@@ -30,7 +30,7 @@ import orjson
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import WHOLE
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.fact import Transition
 from orchestrator.kernel.redaction import REDACTED
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.kernel.cancellation import driven_by
-from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted, Transition
+from orchestrator.kernel.fact import Fact, RunCompleted, RunParked, RunStarted, Transition
 
 Key: TypeAlias = tuple[str, str]
 """(machine, run id)"""

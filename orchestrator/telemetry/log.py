@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, Union, cast
 
 from orchestrator.kernel.clock import WHOLE, micros
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     BudgetChecked,
     EventFailed,
     Fact,

@@ -15,10 +15,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, DeadlineExceeded, LimitReached
-from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import CountableJournal
-from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     FAILURES,
     OPERATIONS,
     AdmissionRejected,
@@ -40,6 +37,9 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import CountableJournal
+from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.message import finish_word
 from orchestrator.telemetry.catalogue import (
     BUDGET_OF,

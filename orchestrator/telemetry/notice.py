@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.kernel.record import Fact, RunParked
+from orchestrator.kernel.fact import Fact, RunParked
 
 
 class ParkNotice:

@@ -46,7 +46,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     Call,
     EventFailed,
     Fact,

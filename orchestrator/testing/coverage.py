@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from orchestrator.kernel.graph import Graph, guard_name
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -15,6 +14,7 @@ from orchestrator.kernel.record import (
     RunStarted,
     Transition,
 )
+from orchestrator.kernel.graph import Graph, guard_name
 
 
 class StateItem(NamedTuple):

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import Fact, Observer, Transition
 from orchestrator.kernel.graph import Edge, Graph, guard_name
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Fact, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.testing.clock import FakeClock
 from orchestrator.testing.purity import stand_in

@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.kernel.cancellation import at_once
 from orchestrator.kernel.clock import SystemClock
+from orchestrator.kernel.fact import Observer, RunStarted, Transition
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Observer, RunStarted, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.transition_executor import TransitionExecutor

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.kernel.record import ToolExecution
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import RepeatedSuccess

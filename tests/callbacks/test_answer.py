@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import CompletionError, LimitReached
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import OFF

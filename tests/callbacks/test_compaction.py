@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.telemetry.scope import scope

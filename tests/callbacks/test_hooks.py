@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import LimitReached
+from orchestrator.kernel.fact import BudgetChecked
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.record import BudgetChecked
 from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

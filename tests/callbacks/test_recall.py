@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import call

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import LimitReached, LLMError
-from orchestrator.kernel.record import LLMCall, OperationAttempt
+from orchestrator.kernel.fact import LLMCall, OperationAttempt
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import OFF

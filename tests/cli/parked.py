@@ -10,8 +10,8 @@ from typing import Any
 
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import Fact, RunParked
 from orchestrator.kernel.journal import Record, RunHead
-from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.machines.llm_loop.limits import Limits
 from tests.cli.recorded import JOURNAL
 

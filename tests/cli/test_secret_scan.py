@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from orchestrator import Agent, RetryPolicy, Runs, SqliteJournal, tool
 from orchestrator.console import Actor, console_app
 from orchestrator.errors import OrchestratorError
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.fact import Observer
 from orchestrator.providers import OpenAI
 from orchestrator.telemetry import Metrics, Spans, TransitionLog
 from tests.console.client import Client

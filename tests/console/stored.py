@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator import Agent, Limits, Response, Usage, tool
 from orchestrator.approval import Approval, FixedPlanner, PlanDraft
-from orchestrator.kernel.record import Fact, RunParked
+from orchestrator.kernel.fact import Fact, RunParked
 from orchestrator.machines.approval.plan import PlanRequest
 from orchestrator.providers.scripted import call
 from orchestrator.testing import ScriptedLLM

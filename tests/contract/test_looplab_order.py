@@ -11,11 +11,11 @@ import pytest
 
 from orchestrator.errors import InTransition, InvalidEvent, NoTransition, Refused, UnknownEvent
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import EventFailed, Fact, RunStarted, Transition
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import EventFailed, Fact, RunStarted, Transition
 from orchestrator.kernel.run import Run
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.kernel.record import Fact
+from orchestrator.kernel.fact import Fact
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import FailureEpisode
 from orchestrator.runtime.llm_loop.agent import Agent

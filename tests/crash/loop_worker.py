@@ -28,7 +28,7 @@ from typing import Any
 
 from orchestrator.errors import JournalError, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.record import Fact, RunParked
+from orchestrator.kernel.fact import Fact, RunParked
 from orchestrator.runtime.llm_loop.result import Result
 from tests.crash.mortal import RUN, Fate, child, crashing
 from tests.crash.outside import Outside, Tap, agent

@@ -17,8 +17,8 @@ import orjson
 from pydantic import BaseModel
 
 from orchestrator.journal.codec import encoded
+from orchestrator.kernel.fact import Fact, RunCompleted, RunParked, Transition
 from orchestrator.kernel.journal import Draft, Lease
-from orchestrator.kernel.record import Fact, RunCompleted, RunParked, Transition
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.llm.port import FailureEpisode
 from orchestrator.llm.retry import RetryPolicy

@@ -21,8 +21,8 @@ from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunExi
 from orchestrator.journal.codec import encoded
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import Fact
 from orchestrator.kernel.journal import Draft, Lease, Posted
-from orchestrator.kernel.record import Fact
 from orchestrator.machines.question import Question
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.invariants import check_run

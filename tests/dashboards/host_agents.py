@@ -11,8 +11,8 @@ from typing import Any
 
 from orchestrator import Agent, Limits, SqliteJournal, tool
 from orchestrator.errors import LLMError
+from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import Request, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.docs import read_guide
 from orchestrator.errors import LLMError
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     BudgetChecked,
     EventFailed,
     Fact,

@@ -14,9 +14,9 @@ from orchestrator import Agent, Edge, LocalEngine, MemoryJournal
 from orchestrator.engines import engine_directory, orphan_recovery
 from orchestrator.errors import StoreDown
 from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.kernel.fact import RunParked
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import RunParked
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.service.recovery import Migration

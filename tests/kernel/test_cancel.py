@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CancelRequested
+from orchestrator.kernel.fact import EventFailed, RunCompleted, RunParked
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked
 from tests.kernel.toy import E, Rig, S, SlowJournal, ToyRun, nothing, rig, suspended_at
 
 

@@ -10,10 +10,7 @@ import pytest
 from orchestrator.errors import InTransition, InvalidEvent, RunExists
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.kernel.journal import Draft, Lease
-from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -23,6 +20,9 @@ from orchestrator.kernel.record import (
     RunStarted,
     Transition,
 )
+from orchestrator.kernel.graph import Edge, Graph, bounding
+from orchestrator.kernel.journal import Draft, Lease
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.testing.clock import FakeClock
 from orchestrator_guards.verdict import Verdict
 from tests.kernel.toy import TOY, Context, E, Facts, S, ToyRun, machine, new_run, nothing, rig

@@ -9,8 +9,8 @@ import pytest
 from transitions import MachineError
 
 from orchestrator.errors import InvalidEvent, Refused, RunError, UnknownEvent
+from orchestrator.kernel.fact import EventFailed, GuardEvaluated, RunCompleted, RunParked, Transition
 from orchestrator.kernel.graph import Edge
-from orchestrator.kernel.record import EventFailed, GuardEvaluated, RunCompleted, RunParked, Transition
 from tests.kernel.toy import TOY, Context, E, Hook, Rig, S, ToyRun, nothing, raises, rig
 
 BOOM = ValueError("boom")

@@ -15,9 +15,9 @@ import pytest
 from orchestrator.errors import GraphError, Refused
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import EventFailed, GuardEvaluated
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.lint import LintRule, async_part
-from orchestrator.kernel.record import EventFailed, GuardEvaluated
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed import StateMachine
 from orchestrator_guards.verdict import Verdict

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import JournalError, RunExists
+from orchestrator.kernel.fact import JournalWrite
 from orchestrator.kernel.journal import Lease
-from orchestrator.kernel.record import JournalWrite
 from tests.kernel.toy import CountingJournal, SlowJournal, rig
 
 BOTH = pytest.mark.parametrize("journal", [CountingJournal, SlowJournal], ids=["at once", "awaited"])

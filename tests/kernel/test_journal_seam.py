@@ -12,10 +12,7 @@ import pytest
 from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.graph import Edge
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease
-from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     AdmissionRejected,
     EventFailed,
     Fact,
@@ -25,6 +22,9 @@ from orchestrator.kernel.record import (
     RunParked,
     Transition,
 )
+from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease
+from orchestrator.kernel.mailbox import Signal
 from tests.kernel.toy import (
     TOY,
     CountingJournal,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.errors import CancelRequested
-from orchestrator.kernel.record import RunCompleted, RunParked
+from orchestrator.kernel.fact import RunCompleted, RunParked
 from tests.kernel.toy import E, S, ToyRun, rig
 
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import GraphError, InvalidEvent, Refused, RunError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.record import EventFailed, GuardEvaluated, RunStarted
+from orchestrator.kernel.fact import EventFailed, GuardEvaluated, RunStarted
 from orchestrator.kernel.run import Run
 from orchestrator_guards import Verdict
 from tests.kernel.toy import TOY, Context, E, Rig, S, ToyRun, machine, may_work, moves, new_run, rig

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CancelRequested, DeadlineExceeded, Refused, StateTimeout
+from orchestrator.kernel.fact import EventFailed, RunCompleted, RunParked
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked
 from tests.kernel.toy import TOY, E, Rig, S, SlowJournal, ToyRun, raises, rig
 
 

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.errors import GraphError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import AdmissionRejected, EventFailed, RunParked, TableRejected
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import AdmissionRejected, EventFailed, RunParked, TableRejected
 from orchestrator.kernel.typed import StateMachine
 from tests.kernel.toy import TOY, E, Facts, ToyRun, machine, may_work, moves, new_run, nothing, rig
 from tests.kernel.typed_toy import toy

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import JournalError
+from orchestrator.kernel.fact import RunCompleted, RunParked
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunCompleted, RunParked
 from tests.kernel.toy import E, Hook, Rig, S, SlowJournal, ToyRun, nothing, rig, suspended_at
 
 PAUSE = Signal(kind="pause", by="ann", why="lunch")

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from orchestrator.errors import JournalError, Refused
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import Fact, RunCompleted, RunParked, RunStarted, Transition
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.telemetry.history import History
 from tests.kernel.toy import moves as journalled

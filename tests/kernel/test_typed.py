@@ -11,16 +11,16 @@ import pytest
 
 from orchestrator.errors import ConfigError, GraphError, RunError
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.graph import bounding
-from orchestrator.kernel.lint import LintRule
-from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     GuardEvaluated,
     RunCompleted,
     RunStarted,
     Transition,
 )
+from orchestrator.kernel.graph import bounding
+from orchestrator.kernel.lint import LintRule
+from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed import StateMachine, TypedMachine, UnhandledEventError
 from orchestrator.telemetry.history import History

@@ -19,7 +19,7 @@ from orchestrator.errors import ConfigError, RunError, RunExists
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.record import EventFailed, GuardEvaluated, RunCompleted, RunParked, Transition
+from orchestrator.kernel.fact import EventFailed, GuardEvaluated, RunCompleted, RunParked, Transition
 from orchestrator.kernel.typed import ContextInUse, StateMachine, UnhandledEventError
 from tests.kernel.typed_toy import Again, Facts, Finish, Go, Notes, Place, Toy, gives, names, plain, toy
 from tests.tiers import examples

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CancelRequested, Refused
+from orchestrator.kernel.fact import EventFailed, RunCompleted, RunParked, RunStarted, Transition
 from orchestrator.kernel.mailbox import Mailbox, Signal
-from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked, RunStarted, Transition
 from tests.kernel.toy import TOY, E, Rig, S, ToyRun, nothing, rig
 
 

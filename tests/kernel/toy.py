@@ -15,11 +15,11 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.cancellation import AbandonableTask
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import Fact, Transition
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.testing.clock import FakeClock
 

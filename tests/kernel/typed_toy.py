@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
-from orchestrator.kernel.record import Fact
+from orchestrator.kernel.fact import Fact
 from orchestrator.kernel.typed import StateMachine
 
 

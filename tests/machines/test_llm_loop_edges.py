@@ -18,10 +18,10 @@ from orchestrator.errors import (
     StateTimeout,
     UnknownEvent,
 )
+from orchestrator.kernel.fact import FAILURES, EventFailed
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
-from orchestrator.kernel.record import FAILURES, EventFailed
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
 from orchestrator.llm.retry import RetryPolicy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, tool
-from orchestrator.kernel.record import ToolExecution
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.llm.port import LLM
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator import Agent, tool
 from orchestrator.errors import LLMError
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import LLM, SystemClock
 from orchestrator.llm.retry import RetryPolicy

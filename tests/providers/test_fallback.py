@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, LLMError
+from orchestrator.kernel.fact import LLMCall, OperationAttempt
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy, classify
 from orchestrator.machines.llm_loop.limits import Limits

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, LLMError
+from orchestrator.kernel.fact import LLMCall
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall
 from orchestrator.llm.message import Message, Request, Response, Route, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits

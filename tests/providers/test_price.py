@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.kernel.fact import LLMCall
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall
 from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.fallback import Fallback

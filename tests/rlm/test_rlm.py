@@ -26,7 +26,7 @@ from orchestrator import (
     tool,
 )
 from orchestrator.errors import RunError
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     LLMCall,
     OperationAttempt,
     RunCompleted,

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import MemoryJournal, Message, Outcome, Request, RunUnknown, SqliteJournal, tool
 from orchestrator.errors import ConfigError, Held, JournalError, OtherGraph, StoreDown, Suspended
-from orchestrator.kernel.record import RunRecovered
+from orchestrator.kernel.fact import RunRecovered
 from orchestrator.machines.rlm.code_mode import CODE_MODE
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import call

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from orchestrator.kernel.record import Fact, Transition
+from orchestrator.kernel.fact import Fact, Transition
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, FailureEpisode
 from orchestrator.llm.retry import RetryPolicy

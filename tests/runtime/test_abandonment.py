@@ -25,8 +25,8 @@ from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import AnswerRefused, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.cancellation import abandoned_work
+from orchestrator.kernel.fact import LLMCall, RunCompleted, ToolExecution, WorkAbandoned
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, RunCompleted, ToolExecution, WorkAbandoned
 from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits

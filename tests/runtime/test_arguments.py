@@ -13,8 +13,8 @@ import pytest
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import Fact
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Fact
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.approval.plan import PlanDraft
 from orchestrator.machines.llm_loop.limits import Limits

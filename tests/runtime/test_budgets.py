@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
+from orchestrator.kernel.fact import BudgetChecked, LLMCall, OperationAttempt
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import BudgetChecked, LLMCall, OperationAttempt
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits

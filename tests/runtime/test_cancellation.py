@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from orchestrator.errors import CancelRequested, ConfigError, RunOver
+from orchestrator.kernel.fact import RunCompleted, RunParked, RunStarted, ToolExecution
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolExecution
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call

@@ -17,8 +17,8 @@ from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.question import Question
 from orchestrator.providers.recording import record_from

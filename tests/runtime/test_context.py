@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import ScriptedLLM, call

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CancelRequested
+from orchestrator.kernel.fact import LLMCall, Transition
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, Transition
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits

@@ -9,8 +9,8 @@ import pytest
 from orchestrator.errors import ConfigError, RunExists
 from orchestrator.journal.difference import heads
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import RunRecovered, RunStarted
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunRecovered, RunStarted
 from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import PipelineLimits

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import RunParked
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunParked
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from orchestrator.errors import CompletionError, ConfigError, ModelRetry, RunPartial
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import OperationAttempt, ToolExecution
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import OperationAttempt, ToolExecution
 from orchestrator.llm.message import (
     FINISH_REASONS,
     INCOMPLETE,

@@ -20,9 +20,9 @@ from orchestrator.errors import GraphError, OtherGraph, RunUnknown, StoreDown, S
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import RunParked, RunStarted, TableRejected, Transition
 from orchestrator.kernel.journal import Draft, Journal
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import RunParked, RunStarted, TableRejected, Transition
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.pipeline import Pipeline
 from orchestrator.providers.scripted import FunctionLLM, call

@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import LLMCall, RunCompleted, ToolExecution
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import LLMCall, RunCompleted, ToolExecution
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.model_guard import refuse_real_models

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import ScriptedLLM, call

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from orchestrator.errors import ConfigError, ModelRetry, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM

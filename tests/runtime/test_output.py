@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrator.errors import CompletionError, ConfigError
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, Response
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import Item, ScriptedLLM, call

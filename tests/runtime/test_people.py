@@ -14,9 +14,9 @@ from orchestrator.errors import AnswerRefused, Held, RunUnknown, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import RunParked, RunStarted, ToolExecution
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunParked, RunStarted, ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.question import Question

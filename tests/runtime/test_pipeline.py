@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import BudgetExceeded, ConfigError, Refused, RunError, RunExists, RunFailed
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.clock import GRACE
+from orchestrator.kernel.fact import BudgetChecked, Transition
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.kernel.record import BudgetChecked, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.model import (
     Evaluation,

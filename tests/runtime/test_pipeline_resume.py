@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, Held, JournalError, OtherGraph, Run
 from orchestrator.journal.crashing import WRITES, CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.record import RunCompleted, RunRecovered, RunStarted, Transition
+from orchestrator.kernel.fact import RunCompleted, RunRecovered, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.model import Implementation, OrchestrationState, PipelineLimits, Plan
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult

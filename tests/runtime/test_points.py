@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import GraphError, Refused, RunFailed
+from orchestrator.kernel.fact import EventFailed
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import EventFailed
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.tools.result import ToolResult

@@ -21,8 +21,8 @@ from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import RunParked, RunRecovered
 from orchestrator.kernel.journal import Draft, Posted
-from orchestrator.kernel.record import RunParked, RunRecovered
 from orchestrator.machines.pipeline.model import OrchestrationState, Rubric
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.service import program

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, RunExists, RunFailed
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import OperationAttempt
 from orchestrator.machines.ralph.contract import AgentOutputInvalid, PlannerInput, PlannerMode, Role
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.model import (

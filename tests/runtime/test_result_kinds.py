@@ -18,7 +18,7 @@ from orchestrator.console.run_page import RunSections
 from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import LLMError, ResultUnreadable
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.record import ToolExecution
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
 from orchestrator.llm.run_event import ToolFinished
 from orchestrator.machines.llm_loop.limits import OFF

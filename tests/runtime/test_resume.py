@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from orchestrator.errors import Held, OtherGraph, RunUnknown, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import LLMCall, RunCompleted, RunStarted, ToolExecution, Transition
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, RunCompleted, RunStarted, ToolExecution, Transition
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits

@@ -35,8 +35,8 @@ from orchestrator.events import (
 )
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import RunParked
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import RunParked
 from orchestrator.llm.message import ReasoningPiece, Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.service import run_feed

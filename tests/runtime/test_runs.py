@@ -11,8 +11,8 @@ import pytest
 from orchestrator import Agent, Limits, LocalEngine, MemoryJournal, Response, Runs, RunUnknown, Usage, tool
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunOver
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import Fact, RunParked
 from orchestrator.kernel.journal import Draft, write_records
-from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing import ScriptedLLM

@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from orchestrator.errors import ConfigError, LLMError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import LLMCall, OperationAttempt, Transition
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, OperationAttempt, Transition
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.run_event import (

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.errors import RunError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import RunCompleted, RunParked
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunCompleted, RunParked
 from orchestrator.llm.message import Request, Response
 from orchestrator.llm.run_event import (
     EventsDropped,

@@ -21,8 +21,8 @@ from orchestrator.errors import ConfigError, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import RunStarted
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunStarted
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.message import ToolCall as Call
 from orchestrator.machines.llm_loop.limits import Limits

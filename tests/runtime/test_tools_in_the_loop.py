@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call

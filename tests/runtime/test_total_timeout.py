@@ -10,7 +10,7 @@ import pytest
 from orchestrator import MemoryJournal
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, limited
-from orchestrator.kernel.record import LLMCall, ToolExecution
+from orchestrator.kernel.fact import LLMCall, ToolExecution
 from orchestrator.llm.message import Request
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import Fact, Observer
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.run import Run
 from orchestrator.testing.clock import FakeClock
 from orchestrator_guards import Verdict

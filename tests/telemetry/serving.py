@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from orchestrator.kernel.record import RunStarted
+from orchestrator.kernel.fact import RunStarted
 from orchestrator.telemetry.live import LiveRun
 from orchestrator.telemetry.metrics import Metrics
 from tests.telemetry.loop import CANARY, LOOP

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator import Agent, Limits, ToolCall, tool
 from orchestrator.errors import ConfigError, LLMError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.journal import Lease
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     LLMCall,
     RunCompleted,
@@ -21,6 +20,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.kernel.journal import Lease
 from orchestrator.llm.message import Request
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

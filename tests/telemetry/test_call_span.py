@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from orchestrator import Agent, Limits, LLMError, RetryPolicy, tool
-from orchestrator.kernel.record import Call, Fact
+from orchestrator.kernel.fact import Call, Fact
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.rlm import Rlm
 from orchestrator.telemetry import ParkNotice

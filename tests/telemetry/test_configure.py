@@ -231,7 +231,7 @@ def test_a_writer_needs_room() -> None:
 ENDING = """
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.line import BoundedWriter
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.fact import Transition
 
 log = TransitionLog(BoundedWriter())
 for seq in range(1, 5001):

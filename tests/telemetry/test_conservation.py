@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.record import Fact, Observer
+from orchestrator.kernel.fact import Fact, Observer
 from orchestrator.kernel.run import Run
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.live import LiveRuns

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator.kernel.record import BudgetChecked, Fact, LLMCall, ToolExecution, Transition
+from orchestrator.kernel.fact import BudgetChecked, Fact, LLMCall, ToolExecution, Transition
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator_guards import Verdict

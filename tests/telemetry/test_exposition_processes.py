@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
 import threading
-from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted
+from orchestrator.kernel.fact import RunCompleted, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry import collector
 from orchestrator.telemetry.metrics import Metrics

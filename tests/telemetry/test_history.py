@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.kernel.record import LLMCall, Transition
+from orchestrator.kernel.fact import LLMCall, Transition
 from orchestrator.telemetry.history import History
 from tests.kernel.toy import E, new_run, rig
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator import Agent, SqliteJournal, tool
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.sqlite.error_mapping import explain
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.fact import Observer
 from orchestrator.llm.message import ToolCall
 from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.telemetry.catalogue import ROWS

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     AdmissionRejected,
     LLMCall,
     RolledBack,

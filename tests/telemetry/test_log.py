@@ -19,10 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, JournalError, LLMError, Refused
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease
-from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     BudgetChecked,
     EventFailed,
     Fact,
@@ -36,6 +33,9 @@ from orchestrator.kernel.record import (
     ToolExecution,
     Transition,
 )
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.run import Run
 from orchestrator.providers.scripted import ScriptedLLM, call
@@ -492,7 +492,7 @@ def test_a_raw_file_that_takes_nothing_is_an_error_for_the_driver_to_count() -> 
 
 KILLED = """
 import os, signal, sys
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.fact import Transition
 from orchestrator.telemetry.log import TransitionLog
 
 log = TransitionLog()

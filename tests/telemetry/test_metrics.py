@@ -19,11 +19,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
-from orchestrator.kernel.graph import Edge
-from orchestrator.kernel.journal import HeadCount, HeadCounts
-from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.outcome import REASONS, Ending, Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     FAILURES,
     AdmissionRejected,
     BudgetChecked,
@@ -42,6 +38,10 @@ from orchestrator.kernel.record import (
     ToolExecution,
     Transition,
 )
+from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.journal import HeadCount, HeadCounts
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.graph import BUDGET_OF, LLM_LOOP, STALL_OF
 from orchestrator.machines.pipeline.graph import LIMITS

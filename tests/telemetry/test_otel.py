@@ -20,8 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -33,6 +32,7 @@ from orchestrator.kernel.record import (
     ToolExecution,
     Transition,
 )
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Response
 from orchestrator.llm.message import ToolCall as Asked
@@ -622,7 +622,7 @@ def test_without_a_provider_nothing_is_recorded_and_nothing_fails() -> None:
 
 def test_a_provider_that_is_set_up_later_gets_the_spans() -> None:
     script = """
-from orchestrator.kernel.record import RunCompleted, RunStarted
+from orchestrator.kernel.fact import RunCompleted, RunStarted
 from orchestrator.telemetry.otel import Spans
 import sys
 assert "opentelemetry" not in sys.modules

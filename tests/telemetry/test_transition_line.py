@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.kernel.clock import micros
-from orchestrator.kernel.record import RunCompleted, Transition
+from orchestrator.kernel.fact import RunCompleted, Transition
 from orchestrator.telemetry.line import LEVELS, LineWriter, build
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator_guards import Verdict

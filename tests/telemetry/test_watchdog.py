@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.record import RunParked, RunStarted
+from orchestrator.kernel.fact import RunParked, RunStarted
 from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.live import LiveRuns
@@ -226,7 +226,7 @@ def test_a_dump_names_live_runs_their_state_and_age(monkeypatch: pytest.MonkeyPa
 
 SIGNALLED = """
 import asyncio, os, signal, sys
-from orchestrator.kernel.record import RunStarted
+from orchestrator.kernel.fact import RunStarted
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.watchdog import on_signal
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import Refused
-from orchestrator.kernel.record import RunStarted, Transition
+from orchestrator.kernel.fact import RunStarted, Transition
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import Refused
+from orchestrator.kernel.fact import GuardEvaluated, RunCompleted, RunParked
 from orchestrator.kernel.graph import Edge, Graph
-from orchestrator.kernel.record import GuardEvaluated, RunCompleted, RunParked
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext

@@ -22,8 +22,8 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.errors import CompletionError, ConfigError, LimitReached, ModelRetry
 from orchestrator.kernel.cancellation import host_call, in_thread
+from orchestrator.kernel.fact import BudgetChecked, OperationAttempt
 from orchestrator.kernel.hooks import takes
-from orchestrator.kernel.record import BudgetChecked, OperationAttempt
 from orchestrator.llm.message import INCOMPLETE, FinishReason, Message, Response
 from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets

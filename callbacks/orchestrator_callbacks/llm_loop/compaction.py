@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.errors import LimitReached
-from orchestrator.kernel.record import BudgetChecked
+from orchestrator.kernel.fact import BudgetChecked
 from orchestrator.machines.llm_loop.graph import decided, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopEvent
 from orchestrator_callbacks.llm_loop import (

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from orchestrator.kernel.cancellation import TimeLimitPassed, host_call, limited
-from orchestrator.kernel.record import OperationAttempt
+from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import FailureEpisode, SystemClock
 from orchestrator.machines.llm_loop.model import LoopContext

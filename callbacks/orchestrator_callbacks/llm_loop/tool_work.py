@@ -9,7 +9,7 @@ from typing import Literal
 import orjson
 
 from orchestrator.errors import RunError
-from orchestrator.kernel.record import RolledBack, ToolExecution
+from orchestrator.kernel.fact import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequired
 from orchestrator.tools.result import ToolResult, cut, explain, mark_of

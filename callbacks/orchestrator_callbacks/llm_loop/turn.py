@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, host_call, limited
-from orchestrator.kernel.record import Around, Call, Follower, LLMCall, OperationAttempt
+from orchestrator.kernel.fact import Around, Call, Follower, LLMCall, OperationAttempt
 from orchestrator.kernel.run import Run
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.kernel.record import TransitionNote
+from orchestrator.kernel.fact import TransitionNote
 from orchestrator.machines.pipeline.graph import limit_of
 from orchestrator.machines.pipeline.model import PipelineEvent
 from orchestrator_callbacks.pipeline import stage

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.errors import RunError
 from orchestrator.kernel.cancellation import called
-from orchestrator.kernel.record import BudgetChecked
+from orchestrator.kernel.fact import BudgetChecked
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import encodable
 from orchestrator.llm.port import Clock

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.cancellation import called
-from orchestrator.kernel.record import BudgetChecked, OperationAttempt
+from orchestrator.kernel.fact import BudgetChecked, OperationAttempt
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.llm.usage import Usage, approximate_tokens

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
-from orchestrator.kernel.record import LLMCall, OperationAttempt
+from orchestrator.kernel.fact import LLMCall, OperationAttempt
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed import TypedMachine
 from orchestrator.llm.attempt import attempt_row

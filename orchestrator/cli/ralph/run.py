@@ -38,9 +38,9 @@ from orchestrator.errors import ConfigError, RunError, RunExists, Suspended, see
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
+from orchestrator.kernel.fact import Fact, RunParked, RunStarted, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Fact, RunParked, RunStarted, Transition
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.model import RalphLimits, RalphState, Task
 from orchestrator.machines.ralph.tasklist import Marker

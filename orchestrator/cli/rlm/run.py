@@ -30,8 +30,8 @@ from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
+from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Observer
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.code_mode import CODE_MODE
 from orchestrator.machines.rlm.model import CODE_LIMITS, TOOLS_LIMITS, RlmLimits

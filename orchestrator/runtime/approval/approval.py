@@ -19,9 +19,9 @@ from orchestrator.errors import ConfigError, Corrupt, RunUnknown, TooNew
 from orchestrator.files.atomic import Hook, silent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Follower, Observer
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Follower, Observer
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
 from orchestrator.machines.approval.graph import (
     ApprovalContext,

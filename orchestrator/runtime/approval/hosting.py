@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.kernel.fact import Fact
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.mailbox import Kind
-from orchestrator.kernel.record import Fact
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.runtime.approval.session import ApprovalSession
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting, LiveRunInfo

@@ -37,18 +37,7 @@ from orchestrator.errors import Corrupt, StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
 from orchestrator.files.rollback import Change, fold
 from orchestrator.journal.stored_run import PLAN, StoredRun
-from orchestrator.kernel.journal import (
-    Draft,
-    Journal,
-    Lease,
-    Posted,
-    Record,
-    RunConditions,
-    RunCounts,
-    RunHead,
-    write_records,
-)
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -61,6 +50,17 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
     kind_of,
+)
+from orchestrator.kernel.journal import (
+    Draft,
+    Journal,
+    Lease,
+    Posted,
+    Record,
+    RunConditions,
+    RunCounts,
+    RunHead,
+    write_records,
 )
 from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.fault import ApprovalError, Fault

@@ -35,11 +35,11 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import micros
 from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.fact import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Posted, RunHead, let_go
 from orchestrator.kernel.machine import Machine, missing_changes
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.record import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
 from orchestrator.machines.approval.graph import (

@@ -25,11 +25,11 @@ from typing_extensions import TypeVar
 from orchestrator import around
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Memory
 from orchestrator.llm.retry import RetryPolicy

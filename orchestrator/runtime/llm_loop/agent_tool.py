@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Transition
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, output_limit
 from orchestrator.llm.port import check_params

@@ -19,9 +19,9 @@ from orchestrator.errors import (
     RunRejected,
     RunStopped,
 )
+from orchestrator.kernel.fact import Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import FinishReason, Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, refusal
 from orchestrator_callbacks.llm_loop import memory

@@ -10,12 +10,12 @@ from typing import Any, TypedDict
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.pipeline import progress
 from orchestrator.machines.pipeline.graph import PIPELINE, ending

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.usage import Usage

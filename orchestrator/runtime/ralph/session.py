@@ -41,8 +41,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.files import bounded
 from orchestrator.files.atomic import atomic_write, read_digest, read_file, sweep
 from orchestrator.files.path_safety import ODD, serves
+from orchestrator.kernel.fact import Fact, Transition
 from orchestrator.kernel.journal import Record
-from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph import foreign_list, tasklist
 from orchestrator.machines.ralph import questions as asking

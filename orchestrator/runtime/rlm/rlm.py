@@ -8,9 +8,9 @@ from typing import Any, Literal, Unpack
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
-from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy

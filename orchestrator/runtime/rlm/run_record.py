@@ -10,10 +10,10 @@ from typing import Any, cast
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Transition
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed import TypedMachine
 from orchestrator.llm.message import Message, Usage

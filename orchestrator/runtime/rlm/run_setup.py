@@ -25,10 +25,10 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from orchestrator import around
 from orchestrator.errors import ConfigError, LLMError, OrchestratorError, RunError
+from orchestrator.kernel.fact import ToolExecution
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import ToolExecution
 from orchestrator.kernel.typed import StateMachine, TypedMachine
 from orchestrator.llm.message import NO_USAGE, Message, Request, Response, Route, ToolCall
 from orchestrator.llm.port import LLM, Clock, Price

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown, StoreDown
+from orchestrator.kernel.fact import RecordsWritten
 from orchestrator.kernel.journal import Journal, Posted, Record, RunCounts, RunHead
 from orchestrator.kernel.mailbox import Kind
-from orchestrator.kernel.record import RecordsWritten
 from orchestrator.llm.port import SystemClock
 from orchestrator.llm.run_event import EventsDropped, RunEvent
 from orchestrator.machines.approval.graph import APPROVAL

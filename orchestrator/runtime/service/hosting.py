@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from orchestrator.errors import RunUnknown
+from orchestrator.kernel.fact import Fact, Follower
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.mailbox import Kind, Signal
-from orchestrator.kernel.record import Fact, Follower
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request, ToolCall

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
-from orchestrator.kernel.record import Fact, Transition
+from orchestrator.kernel.fact import Fact, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.service.run_feed import RunFeed
 

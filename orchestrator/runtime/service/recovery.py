@@ -19,10 +19,10 @@ from orchestrator.errors import (
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import RunParked
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
 from orchestrator.kernel.machine import Machine, missing_changes
-from orchestrator.kernel.record import RunParked
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended

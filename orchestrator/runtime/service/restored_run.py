@@ -10,10 +10,10 @@ from typing import Any, Final
 from orchestrator.errors import EventError, GraphError, OtherGraph
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import CompiledTransition, Machine
-from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Cursor, Run
 from orchestrator.kernel.writer import restored_failure
 from orchestrator.runtime.service.arguments import stored_data

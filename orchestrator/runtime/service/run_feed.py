@@ -17,7 +17,7 @@ from dataclasses import replace
 from io import StringIO
 from typing import Any, TypeAlias
 
-from orchestrator.kernel.record import Follower, RecordsWritten
+from orchestrator.kernel.fact import Follower, RecordsWritten
 from orchestrator.llm.run_event import EventsDropped, ReasoningDelta, TextDelta, ToolArgumentsDelta
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta

@@ -20,10 +20,10 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import INVALID_TABLE, Driver
+from orchestrator.kernel.fact import Observer, RunRecovered, Transition
 from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.child_run import RunScope

@@ -16,8 +16,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, Price, SystemClock
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.recovery import Migration

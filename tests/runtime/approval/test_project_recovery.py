@@ -14,8 +14,8 @@ from orchestrator.errors import JournalError
 from orchestrator.files.path_safety import temporary_for
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.fact import Observer, RunRecovered
 from orchestrator.kernel.journal import Draft, Journal, Lease
-from orchestrator.kernel.record import Observer, RunRecovered
 from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind, StepOutcome
 from orchestrator.runtime.approval.workspace import fingerprint
 from orchestrator.telemetry.metrics import Metrics

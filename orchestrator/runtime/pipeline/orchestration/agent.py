@@ -26,9 +26,9 @@ from orchestrator.journal.address import address_of
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.clock import Clock, SystemClock
+from orchestrator.kernel.fact import Fact, Observer, RunStarted, Transition
 from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go, write_records
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Fact, Observer, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.model import OrchestrationState, PipelineLimits
 from orchestrator.runtime.pipeline.orchestration.machine import (

@@ -28,10 +28,7 @@ from orchestrator.errors import ConfigError, EventError, Refused
 from orchestrator.kernel.cancellation import at_once
 from orchestrator.kernel.clock import Clock, SystemClock
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.hooks import Hooks
-from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import REASONS, Ending, Outcome
-from orchestrator.kernel.record import (
+from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     Observer,
@@ -40,6 +37,9 @@ from orchestrator.kernel.record import (
     Transition,
     TransitionNote,
 )
+from orchestrator.kernel.hooks import Hooks
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.run import Cursor, Run
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.model import OFF, OrchestrationState, PipelineContext

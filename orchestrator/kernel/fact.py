@@ -414,7 +414,7 @@ class Observer(Protocol):
     If it has a method `observer_failed(observer)`, that is called with each observer that raises. If it has
     `hears(kind)`, that returns, for a class of facts, the function to call in place of `observe`, or None to skip the
     class. If it has `around(call)`, that returns a context manager, which is entered around each model request and
-    tool call in the task that runs it (`orchestrator.kernel.record`).
+    tool call in the task that runs it (`orchestrator.kernel.fact`).
     """
 
     def observe(self, fact: Fact, /) -> None:
