@@ -1,6 +1,6 @@
 """The dashboard for developers of a graph: the flow of runs through each graph, generated from the graphs.
 
-Time in each state and the duration of a session are the same for every graph: see `recording.SHARED`.
+Time in each state and the duration of a session are the same for every graph: see `pack.SHARED`.
 """
 
 from __future__ import annotations

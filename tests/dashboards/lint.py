@@ -11,10 +11,8 @@ import promql_parser
 
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.ops.alert import ALERTS, NAMES
-from orchestrator.ops.grafana import dashboard_data
-from orchestrator.ops.pack import dashboards, shipped
-from orchestrator.ops.panel import Dashboard
-from orchestrator.ops.recording import SHARED, SLO, of_graphs
+from orchestrator.ops.pack import SHARED, SLO, dashboards, of_graphs, shipped
+from orchestrator.ops.panel import Dashboard, dashboard_data
 from orchestrator.ops.rule import Profile
 from orchestrator.ops.trial import CASES
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, MetricKind

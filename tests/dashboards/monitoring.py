@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.kernel.graph import Graph
-from orchestrator.ops.pack import pack, shipped
+from orchestrator.ops.pack import pack, shipped, yaml
 from orchestrator.ops.rule import smoke
-from orchestrator.ops.rule_file import yaml
 from tests.ports import free_port
 from tests.tiers import SOAK
 

@@ -14,7 +14,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import ORPHANED, PARKED, RUNNING
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS
-from orchestrator.ops.recording import SHARED, SLO, of_graphs
+from orchestrator.ops.pack import SHARED, SLO, of_graphs
 from orchestrator.ops.rule import seconds
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PREFIX, MetricKind, MetricSource
 from orchestrator.telemetry.exposition.stored import JournalCollector, JournalSnapshot, StoredRunStatus

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from orchestrator.cli import main
 from orchestrator.cli.ops import whole
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops import rule_file
-from orchestrator.ops.grafana import SCHEMA_VERSION, dashboard_data
 from orchestrator.ops.operations import OPERATIONS
-from orchestrator.ops.pack import dashboards, pack, write
-from orchestrator.ops.panel import PanelKind
-from orchestrator.ops.recording import of_graph
+from orchestrator.ops.pack import Data, dashboards, of_graph, pack, write
+from orchestrator.ops.pack import yaml as as_yaml
+from orchestrator.ops.panel import SCHEMA_VERSION, PanelKind, dashboard_data
 from orchestrator.ops.rule import Profile
 from orchestrator.ops.run_flow import in_order, returns, waits
 from tests.dashboards.lint import GRAPHS
@@ -198,8 +196,8 @@ DATA = st.recursive(
 
 
 @given(DATA)
-def test_what_is_written_as_yaml_is_read_as_the_same(data: rule_file.Data) -> None:
-    assert loaded(rule_file.yaml(data)) == data
+def test_what_is_written_as_yaml_is_read_as_the_same(data: Data) -> None:
+    assert loaded(as_yaml(data)) == data
 
 
 def test_the_smallest_profile_writes_valid_yaml() -> None:

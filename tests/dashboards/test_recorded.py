@@ -9,11 +9,10 @@ import pytest
 
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.ops.recording import of_graph
+from orchestrator.ops.pack import of_graph, yaml
 from orchestrator.ops.rule import Profile, group, recording_data
-from orchestrator.ops.rule_file import yaml
 from orchestrator.ops.run_flow import RALPH_RECORDINGS
-from orchestrator.ops.trial_case import RECORDED_CASES, recorded_tests
+from orchestrator.ops.trial import RECORDED_CASES, recorded_tests
 
 SPOILS = [
     ('event=~"qualified"', 'event=~"rework"'),

@@ -19,7 +19,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.ops.alert import ALERTS, NAMES
-from orchestrator.ops.recording import SHARED, SLO
+from orchestrator.ops.pack import SHARED, SLO, alert_groups, alerts_yaml, rules_yaml, trial_files, yaml
 from orchestrator.ops.rule import (
     Alert,
     AlertSeverity,
@@ -30,9 +30,7 @@ from orchestrator.ops.rule import (
     recording_data,
     smoke,
 )
-from orchestrator.ops.rule_file import alert_groups, alerts_yaml, rules_yaml, trial_files, yaml
-from orchestrator.ops.trial import CASES
-from orchestrator.ops.trial_case import Case, unit_tests
+from orchestrator.ops.trial import CASES, Case, unit_tests
 from orchestrator.telemetry.catalogue import ROWS
 from orchestrator.telemetry.exposition.page import STALE
 from orchestrator.telemetry.watchdog import Watchdog

@@ -15,9 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops.pack import pack
+from orchestrator.ops.pack import pack, yaml
 from orchestrator.ops.rule import smoke
-from orchestrator.ops.rule_file import yaml
 from tests.dashboards.monitoring import ROOT, Process, fetch, reachable, text_of, until
 from tests.ports import free_port
 
