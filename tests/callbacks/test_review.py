@@ -117,13 +117,13 @@ def test_a_run_starts_over_only_where_nothing_but_the_stall_refuses() -> None:
     for _ in range(3):
         turn(run, "same")
     stalled = Verdict(ok=False, guard="no_progress", observed=3, limit=3)
-    assert turn_accounting.may_start_over(run, [])
-    assert turn_accounting.may_start_over(run, [stalled])
-    assert not turn_accounting.may_start_over(run, [stalled, COST])
+    assert turn_accounting.grant_restart(run, [])
+    assert turn_accounting.grant_restart(run, [stalled])
+    assert not turn_accounting.grant_restart(run, [stalled, COST])
     run.ctx.wrapping_up = True
-    assert not turn_accounting.may_start_over(run, [])
+    assert not turn_accounting.grant_restart(run, [])
     run.ctx.wrapping_up, run.ctx.spent.restarts = False, 1
-    assert not turn_accounting.may_start_over(run, [])
+    assert not turn_accounting.grant_restart(run, [])
 
 
 def test_starting_over_keeps_what_was_spent_and_nothing_that_was_said() -> None:
@@ -156,10 +156,10 @@ def test_a_run_goes_on_or_wraps_up_or_ends(
 ) -> None:
     run = loop_run(limits=replace(OFF, wrap_up_turns=turns, max_iterations=5))
     run.ctx.verdict, run.ctx.iteration = verdict, iteration
-    assert turn_accounting.may_go_on(run) is goes_on
+    assert turn_accounting.grant_turn(run) is goes_on
     assert run.ctx.wrapping_up is wraps_up
     if wraps_up:
-        assert not turn_accounting.may_go_on(run), "there is one such turn"
+        assert not turn_accounting.grant_turn(run), "there is one such turn"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def decide_retry(run: LoopRun, asked: Sequence[Verdict]) -> LimitReached | None:
     ctx = run.ctx
     verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
-    return None if turn_accounting.may_go_on(run) else LimitReached(verdict)
+    return None if turn_accounting.grant_turn(run) else LimitReached(verdict)
 
 
 def _replace_feedback(run: LoopRun, issue: str) -> None:

@@ -237,7 +237,7 @@ async def next_request(run: LoopRun) -> Request:
         if refusal is None:
             return request
         ctx.verdict = refusal
-        if refusal.guard != "cost" or not turn_accounting.may_go_on(run):
+        if refusal.guard != "cost" or not turn_accounting.grant_turn(run):
             break
     raise LimitReached(refusal)
 

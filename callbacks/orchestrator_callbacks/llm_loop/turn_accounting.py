@@ -172,11 +172,11 @@ def add_turn(ctx: LoopContext, turn: TurnFingerprint) -> Verdict | None:
 def decide_turn(run: LoopRun, asked: Sequence[Verdict]) -> LoopEvent:
     """Return the event that leaves `update_budgets`, from the verdicts about another turn."""
     ctx = run.ctx
-    if ctx.limits.max_restarts and may_start_over(run, asked):
+    if ctx.limits.max_restarts and grant_restart(run, asked):
         return LoopEvent.RESTART_LOOP
     verdict = decide(ctx, asked)
     ctx.verdict = None if verdict.ok else verdict
-    return LoopEvent.BUDGET_OK if verdict.ok or may_go_on(run) else LoopEvent.BUDGET_EXCEEDED
+    return LoopEvent.BUDGET_OK if verdict.ok or grant_turn(run) else LoopEvent.BUDGET_EXCEEDED
 
 
 def decide(ctx: LoopContext, verdicts: Sequence[Verdict]) -> Verdict:
@@ -194,8 +194,11 @@ def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
     ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, used, spent.seconds, restart)
 
 
-def may_start_over(run: LoopRun, verdicts: Iterable[Verdict]) -> bool:
-    """Return whether to restart: the run is stuck, a restart is left, and no other guard refuses a turn."""
+def grant_restart(run: LoopRun, verdicts: Iterable[Verdict]) -> bool:
+    """Return whether to restart: the run is stuck, a restart is left, and no other guard refuses a turn.
+
+    The guards of a restart go into the journal, and a restart that they allow becomes `ctx.decision`.
+    """
     ctx = run.ctx
     if ctx.wrapping_up or not is_stuck(ctx):
         return False
@@ -220,8 +223,12 @@ def is_stuck(ctx: LoopContext) -> bool:
     return found.repeats >= threshold * found.patience
 
 
-def may_go_on(run: LoopRun) -> bool:
-    """Return whether another turn starts: a normal one, or the reserved wrap-up turn."""
+def grant_turn(run: LoopRun) -> bool:
+    """Return whether another turn starts: a normal one, or after a refusal the reserved wrap-up turn.
+
+    Before a wrap-up turn its guards go into the journal; one that they allow becomes `ctx.decision`, and sets
+    `ctx.wrapping_up`. A normal turn changes nothing here.
+    """
     ctx = run.ctx
     if ctx.verdict is None:
         return True

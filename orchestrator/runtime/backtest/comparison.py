@@ -182,7 +182,7 @@ class Evaluator:
             if verdict:
                 break
             first = ctx.verdict = verdict
-            if number or not turn_accounting.may_go_on(self._run):
+            if number or not turn_accounting.grant_turn(self._run):
                 return verdict, False
         return first, first is not None
 
