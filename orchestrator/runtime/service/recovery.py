@@ -241,9 +241,10 @@ class Recovery:
     async def _checked(self, head: RunHead, from_agent: str | None) -> tuple[StoredRun, list[Record]]:
         """Return a run that this agent may claim. It is read first: an unreadable run must not be changed."""
         self.refuse_foreign(head, from_agent)
-        if head.fingerprint != self._graph.fingerprint:
-            self._way((await self.read(head.run_id))[0])  # refused before it is claimed
+        graph = self._graph
         stored, records = await self.read(head.run_id)
+        if stored.fingerprint != graph.fingerprint and self._migration(stored) is None:
+            raise self._other_graph(stored)
         if from_agent is None and (changes := self._other_tools(stored)):
             raise OtherDefinition(head.run_id, self.identity, changes)
         return stored, records
@@ -383,11 +384,11 @@ class Recovery:
 
     async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
         """Apply a migration to a stored run, and journal the whole result."""
-        way = self._way(stored)
-        if way is None:
-            return stored
+        migration = self._migration(stored)
+        if migration is None:
+            raise self._other_graph(stored)
         made = stored.fingerprint
-        changed = way.migrate(stored)
+        changed = migration.migrate(stored)
         self._codec.decoded(changed.context | {"messages": []})  # checked before it is written
         body = {
             "from": made,
@@ -404,20 +405,15 @@ class Recovery:
         changed.table_changes = self._changes
         return changed
 
-    def _way(self, stored: StoredRun) -> Migration | None:
-        """Return the migration of a run to this graph; None if it needs none. Raises OtherGraph if there is none."""
-        if stored.fingerprint == self._graph.fingerprint:
-            return None
-        migration = self._migration(stored)
-        if migration is None:
-            raise OtherGraph(
-                stored.run_id,
-                self._graph.name,
-                stored.fingerprint,
-                self._graph.fingerprint,
-                missing_changes(stored.table_changes, self._changes),
-            )
-        return migration
+    def _other_graph(self, stored: StoredRun) -> OtherGraph:
+        """Return the error for a run of another version of the graph, for which there is no migration."""
+        return OtherGraph(
+            stored.run_id,
+            self._graph.name,
+            stored.fingerprint,
+            self._graph.fingerprint,
+            missing_changes(stored.table_changes, self._changes),
+        )
 
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
