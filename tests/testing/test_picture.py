@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.testing.picture import difference, picture
-from orchestrator.testing.purity import GuardImpure, check_guard
+from orchestrator.testing.purity import GuardImpure, check_guard, difference, picture
 
 
 @dataclass(slots=True)
