@@ -19,7 +19,7 @@ from starlette.responses import Response
 from orchestrator.console.access import Actor
 from orchestrator.console.display import detail_of, moment, status_of
 from orchestrator.console.pages import Console
-from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.layout import GraphMarks
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.drawing.svg import svg
 from orchestrator.drawing.timeline import described, timeline_svg

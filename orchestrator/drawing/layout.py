@@ -1,4 +1,6 @@
-"""Coordinates of the boxes, labels and lines of a graph, from its table alone: ranks, columns, ways, marks.
+"""Coordinates of the boxes, labels and lines of a graph, from its table alone: ranks, columns, ways.
+
+Marks of one run or of many are written on it: the present state, the path taken, visits and time.
 
 A rank is the longest path from the start over edges that are not back edges. The longest such path is the spine, in
 column 0; every other state takes the free column of its rank that is nearest to its neighbours.
@@ -30,9 +32,54 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TypeAlias
 
-from orchestrator.drawing.element import shortened, width
-from orchestrator.drawing.mark import GraphMarks, Row
+from orchestrator.drawing.element import duration, shortened, width
 from orchestrator.kernel.graph import Graph
+
+Row: TypeAlias = tuple[str, str, str]
+"""Source, event, destination."""
+
+SHORTEST = 0.001
+"""Seconds before an edge from which on they are written beside it."""
+TIMES, SPENT = " ×", " · "
+"""Before the count and the time of an edge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMarks:
+    """Marks on the drawing of a graph. Without any, it shows the table.
+
+    Args:
+        current: The state that the run is in; its box is lit.
+        status: Status of the run (`running`, `waiting`, `failed`, …): the colour of that box.
+        notes: State -> a short text below its name, such as `7 visits · 16.4 s`.
+        share: State -> its share of the time or of the visits, 0 to 1; a darker box has more of it.
+        taken: (source, event, destination) -> how often the edge was taken. Edges that are not in it are dimmed, and
+            the width of the others grows with the logarithm. None means that nothing is known.
+        seconds: (source, event, destination) -> seconds in the source before the edge was taken, of all times
+            together. They are written beside the edge, from SHORTEST on.
+
+    Example:
+        svg(LLM_LOOP, GraphMarks(current="await_llm", taken={("init", "start_loop", "await_llm"): 1}))
+    """
+
+    current: str | None = None
+    status: str = "running"
+    notes: Mapping[str, str] = field(default_factory=dict)
+    share: Mapping[str, float] = field(default_factory=dict)
+    taken: Mapping[Row, int] | None = None
+    seconds: Mapping[Row, float] = field(default_factory=dict)
+
+    def times(self, source: str, event: str, dest: str) -> int:
+        """Return how often an edge was taken."""
+        return (self.taken or {}).get((source, event, dest), 0)
+
+    def label(self, source: str, event: str, dest: str) -> str:
+        """Return the text of an edge: its event, how often it was taken, and the time before it."""
+        times, seconds = self.times(source, event, dest), self.seconds.get((source, event, dest), 0.0)
+        counted = f"{TIMES}{times:,}" if times else ""
+        spent = f"{SPENT}{duration(seconds)}" if times and seconds >= SHORTEST else ""
+        return f"{shortened(event)}{counted}{spent}"
+
 
 Pair: TypeAlias = tuple[str, str]
 """Source and destination."""

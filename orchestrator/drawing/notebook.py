@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.drawing.element import escaped
-from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.layout import GraphMarks
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.graph import DRAWINGS, Graph
 

@@ -9,16 +9,18 @@ from orchestrator.drawing.element import drawing, escaped, number, point, shorte
 from orchestrator.drawing.layout import (
     END_RADIUS,
     LINE,
+    SPENT,
+    TIMES,
     EdgeLabel,
     EdgeLine,
     EdgeRoute,
     GraphLayout,
+    GraphMarks,
     Side,
     StateBox,
     layout,
     united,
 )
-from orchestrator.drawing.mark import SPENT, TIMES, GraphMarks
 from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.kernel.graph import Graph
 

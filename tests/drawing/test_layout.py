@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
-from orchestrator.drawing.layout import GraphLayout, Rectangle, layout, united
-from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.layout import GraphLayout, GraphMarks, Rectangle, layout, united
 from tests.tiers import examples
 
 

@@ -16,7 +16,7 @@ from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.drawing import stylesheet as style
 from orchestrator.drawing.element import duration
-from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.layout import GraphMarks
 from orchestrator.drawing.stylesheet import STATUSES, stylesheet
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.journal import Record, RunHead
