@@ -79,10 +79,10 @@ from orchestrator.providers.reading import (
     text,
     text_or_none,
 )
-from orchestrator.providers.sdk import SdkModel
 from orchestrator.providers.structured_output import instructed, is_object
 from orchestrator.providers.vendor_model import (
     BEGINNING,
+    SdkModel,
     check_cache_seconds,
     checked_kinds,
     with_breakpoints,

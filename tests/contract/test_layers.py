@@ -82,7 +82,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "openai": ("orchestrator.providers.openai",),
     "pydantic_ai": (
         "orchestrator.providers.pydantic_ai",
-        "orchestrator.providers.pydantic_ai",
         "orchestrator.providers.pydantic_ai_request",
     ),
     "procrastinate": ("orchestrator.engines.procrastinate",),

@@ -17,7 +17,7 @@ from orchestrator.llm.retry import classify
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.openai import OpenAI
-from orchestrator.providers.sdk import SdkModel
+from orchestrator.providers.vendor_model import SdkModel
 
 _STATUS = Path("/proc/self/status")
 

@@ -12,9 +12,8 @@ import pytest
 
 from orchestrator import Agent, tool
 from orchestrator.llm.message import Message, Request, Response, ToolCall
-from orchestrator.providers.call_assembly import PartialCall
-from orchestrator.providers.openai import OpenAI
-from orchestrator.providers.sdk import SdkModel
+from orchestrator.providers.openai import OpenAI, PartialCall
+from orchestrator.providers.vendor_model import SdkModel
 from tests.providers.anthropic_words import model as anthropic
 from tests.providers.loopback import Loopback, Reply, stream_reply
 from tests.providers.shapes_calls import LEFT, Fragment, X, Y, fragment

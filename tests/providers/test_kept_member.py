@@ -17,8 +17,7 @@ from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.llm.port import LLM
 from orchestrator.providers import Fallback, OpenAI
 from orchestrator.providers.anthropic import MessagesForm
-from orchestrator.providers.call_assembly import KEPT, MAX_BYTES, PLACEHOLDER, kept_part
-from orchestrator.providers.openai import CHAT_SERVERS, server_of
+from orchestrator.providers.openai import CHAT_SERVERS, KEPT, MAX_BYTES, PLACEHOLDER, kept_part, server_of
 from orchestrator.testing import ScriptedLLM
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
 from tests.providers.strict import VendorName

@@ -19,7 +19,7 @@ import pytest
 from orchestrator.errors import ConfigError, ResultUnreadable
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.live_call import LiveCall
+from orchestrator.providers.mcp.server_request import LiveCall
 from orchestrator.providers.scripted import Item
 from orchestrator.tools.input_request import CallInput
 from orchestrator.tools.result import ToolOutcome

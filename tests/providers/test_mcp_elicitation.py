@@ -19,7 +19,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.question import Question
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.live_call import NO_CALL, SEVERAL_RUNS, Elicitation, LiveCall, LiveCalls
+from orchestrator.providers.mcp.server_request import NO_CALL, SEVERAL_RUNS, Elicitation, LiveCall, LiveCalls
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.tools.input_request import CallInput, InputAnswer, InputRequest
 from orchestrator.tools.spec import ToolContext

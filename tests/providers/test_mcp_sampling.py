@@ -21,8 +21,15 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.live_call import NO_CALL, SEVERAL_RUNS, LiveCall, LiveCalls, Sampling
-from orchestrator.providers.mcp.server_request import TOO_MANY, SamplingRules
+from orchestrator.providers.mcp.server_request import (
+    NO_CALL,
+    SEVERAL_RUNS,
+    TOO_MANY,
+    LiveCall,
+    LiveCalls,
+    Sampling,
+    SamplingRules,
+)
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.tools.spec import ToolContext
 from tests.providers.mcp_place import noted, nothing_left

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.errors import ResultUnreadable
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost, has_resources
-from orchestrator.providers.mcp.live_call import LiveCalls
 from orchestrator.providers.mcp.offer import clean
-from orchestrator.providers.mcp.server_request import SamplingRules
+from orchestrator.providers.mcp.server_request import LiveCalls, SamplingRules
 from orchestrator.providers.mcp.transport import FromServer, Http, LogLines, Stdio, leaf_of, unreadable_answer
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A server of 2026-07-28 returns its requests in place of a result (`input_required`). They become questions to a person
 by InputRequired, and the call that follows has the answers and the server's own state. A server of an earlier
-specification asks in the middle of the call, which then stays in flight (`live_call`). Its sampling requests go to
+specification asks in the middle of the call, which then stays in flight (`LiveCall`). Its sampling requests go to
 the model of the run in the task of the call, so they are stopped with it.
 """
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from orchestrator.errors import ResultUnreadable
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost, ToolDisabled
-from orchestrator.providers.mcp.live_call import LiveCall, Sampling
 from orchestrator.providers.mcp.offer import (
     NAME_CHARS,
     NotOffered,
@@ -31,6 +30,8 @@ from orchestrator.providers.mcp.options import Pins
 from orchestrator.providers.mcp.server_request import (
     BadElicitation,
     CallSampling,
+    LiveCall,
+    Sampling,
     elicit_result,
     input_request,
     json_data,
