@@ -1,4 +1,4 @@
-"""Drives runs through a machine: one event at a time, hooks in the order of looplab, one failure path.
+"""Drives runs through a machine: one event at a time, hooks in the order of looplab/fsm (Go), one failure path.
 
 `TransitionExecutor.trigger` defines the order of hooks. The `enter_` hook does the work of its state and returns the
 event that leaves it. The driver fires it in its own loop, so the stack does not grow with the length of a run.
@@ -52,7 +52,7 @@ class Driver:
         ending: Returns outcome and reason of a run in its terminal state.
         summary: Returns the totals of a run for RunCompleted.
         codec: Converts the context to records, so that a run can be resumed.
-        strict: Whether `fire` raises NoTransition after an internal edge, as looplab does.
+        strict: Whether `fire` raises NoTransition after an internal edge, as looplab/fsm does.
         agent: Name of the agent of its runs, for facts about none of them.
         declare: Called after each change of the table, to declare its names to the observers.
     """
@@ -96,6 +96,8 @@ class Driver:
 
     def copy(self) -> Driver:
         """Return a driver with the same machine, observers, journal and owner, but its own limit on concurrency."""
+        # Not among `machine.followers`: this driver is, and the observers that both share must learn of a change once.
+        # The `declare` of a service holds its driver, so this one lives as long as its copies.
         found = copy.copy(self)
         found._services = HookServices(  # noqa: SLF001 - of this class
             self._report, self._writer, self._executor, self._finalizer, self._clock
@@ -128,11 +130,15 @@ class Driver:
         continues there, with the interrupted hook.
         """
         self._claim(run, event)
+        # _begin_or_resume: create the run, or continue one that was parked
+        # _loop_over_interruptions: again after each stop, with the event that `_route_interruption` chooses
+        #     _loop_over_events: one event or step at a time, until the run ends, parks or is stopped
+        #         _step, _step_without_event: hold a pause, repeat a hook, or take, await or park for a signal
         run.control.waits_in_place, run.control.folds = not park, True
         run.control.alarm = Alarm(self._clock, lambda: self._executor.stop_overdue(run))
         try:
-            if not run.cursor.ended and await self._take_up(run, event, park=park):
-                await self._continue(run, park=park)
+            if not run.cursor.ended and await self._begin_or_resume(run, event, park=park):
+                await self._loop_over_interruptions(run, park=park)
         except (asyncio.CancelledError, Exception):
             run.control.alarm.cancel()
             await self._finalizer.abandon(run)
@@ -234,7 +240,7 @@ class Driver:
         self._claim(run, event)
         run.control.folds = False
         try:
-            await self._drive_from(run, event)
+            await self._start_or_fire(run, event)
             await self._finalizer.settle(run)
         except Exception as error:
             self._report.failed(run, event, error)
@@ -249,7 +255,7 @@ class Driver:
             raise NoTransition(graph=run.graph.name, state=run.cursor.state, event=event)
         return run.cursor.pending_event
 
-    async def _drive_from(self, run: Run[Any, Any], event: StrEnum | None) -> None:
+    async def _start_or_fire(self, run: Run[Any, Any], event: StrEnum | None) -> None:
         if run.cursor.started_at is None:
             await self._create(run)
             await self._executor.enter(run)
@@ -264,7 +270,7 @@ class Driver:
 
     # ---- a whole run ----
 
-    async def _take_up(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
+    async def _begin_or_resume(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Begin or continue a run. Returns False if it is parked and still has nothing to do."""
         if run.cursor.started_at is None:
             run.cursor.pending_event = event
@@ -283,16 +289,18 @@ class Driver:
             self._report.started(run, self._clock.time())
         return True
 
-    async def _continue(self, run: Run[Any, Any], *, park: bool) -> None:
+    async def _loop_over_interruptions(self, run: Run[Any, Any], *, park: bool) -> None:
         scope = CancelScope(run, self._clock)
         while True:
             self._executor.arm(run)
-            await scope.let(self._advance(run, scope, park=park))
+            await scope.let(self._loop_over_events(run, scope, park=park))
             if run.cursor.ended or not run.control.halted:
                 return
-            self._stopped(run)
+            self._route_interruption(run)
 
-    async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
+    async def _loop_over_events(
+        self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool
+    ) -> None:
         """Fire events until the run ends, parks or is stopped; errors become the failure event."""
         turns, cursor, control, caller = 0, run.cursor, run.control, scope.caller
         while not (cursor.ended or control.halted):
@@ -300,15 +308,16 @@ class Driver:
             try:
                 if run.graph is not run.table.graph:
                     self._follow_table(run)
+                # `_step` fires events too, after a pause. Without one they are fired here: no coroutine per transition.
                 if event is not None and (control.pause_request is None or run.loses):
                     await self._executor.trigger(run, event)
-                elif not await self._next(run, event, park=park):
+                elif not await self._step(run, event, park=park):
                     return
             except Park as wish:
                 await self._finalizer.park(run, wish.reason, wish.detail)
                 return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
-                self._raised(run, scope, event, error)
+                self._handle_error(run, scope, event, error)
             if (
                 caller is not None
                 and (caller.cancelling() or (scope.work is not None and scope.work.task.cancelling()))
@@ -320,7 +329,7 @@ class Driver:
             if not turns % _TURNS:
                 await scope.let_others_run()
 
-    async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
+    async def _step(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Carry out the next step. Returns False if the run parked because there is none."""
         if run.control.pause_request is not None:
             await self._services.hold(run)
@@ -329,10 +338,10 @@ class Driver:
         elif event is not None:
             await self._executor.trigger(run, event)
         else:
-            return await self._idle(run, park=park)
+            return await self._step_without_event(run, park=park)
         return True
 
-    async def _idle(self, run: Run[Any, Any], *, park: bool) -> bool:
+    async def _step_without_event(self, run: Run[Any, Any], *, park: bool) -> bool:
         """Continue if hooks chose no event: end, take a signal, wait, or park and return False."""
         graph, state = run.graph, run.state
         run.cursor.hook = ""
@@ -371,7 +380,7 @@ class Driver:
         busy = run.control.halted or run.cursor.entry_pending or run.cursor.pending_event is not None
         return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
 
-    def _raised(
+    def _handle_error(
         self, run: Run[Any, Any], scope: CancelScope | CallerScope, event: StrEnum | None, error: Exception
     ) -> None:
         if scope.cancelled():
@@ -379,13 +388,13 @@ class Driver:
         if isinstance(error, Fenced):
             raise error  # another owner has the run and decides about it
         if run.control.interruption is None:
-            self._failed(run, event, error)
+            self._route_to_failure(run, event, error)
         else:  # publish the error of a hook that is being stopped; the cause of the stop decides
             self._report.failed(run, event, error)
 
     # ---- limits and interruptions ----
 
-    def _stopped(self, run: Run[Any, Any]) -> None:
+    def _route_interruption(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
         cause = _cause(run)
         if run.cursor.parked:  # stopped while it waited for an answer
@@ -399,11 +408,11 @@ class Driver:
                 self._report.failed(run, limit[1], cause)
             run.cursor.entry_pending, run.cursor.pending_event = False, limit[1]
         else:
-            self._failed(run, None, cause)
+            self._route_to_failure(run, None, cause)
 
     # ---- failure ----
 
-    def _failed(self, run: Run[Any, Any], event: StrEnum | None, error: Exception) -> None:
+    def _route_to_failure(self, run: Run[Any, Any], event: StrEnum | None, error: Exception) -> None:
         """Make the failure event of the present state pending. Raises the error if the graph or the state has none.
 
         A refused request leaves a waiting run unchanged; without a failure edge an error leaves a terminal run ended.

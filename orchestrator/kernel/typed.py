@@ -442,7 +442,7 @@ class TypedDriver(Driver):
         self._claim(run, None)
         try:
             await self._create(run)
-            await self._advance(run, CallerScope(in_loop=in_loop), park=False)
+            await self._loop_over_events(run, CallerScope(in_loop=in_loop), park=False)
         except Exception:
             await self._end_failed(run)
             raise
@@ -453,7 +453,7 @@ class TypedDriver(Driver):
         finally:
             run.control.driving = False
 
-    async def _next(self, run: TypedRun, event: StrEnum | None, *, park: bool) -> bool:  # noqa: ARG002
+    async def _step(self, run: TypedRun, event: StrEnum | None, *, park: bool) -> bool:  # noqa: ARG002
         """Fire the next event of the source; end the run if there is none, or in a terminal state."""
         cursor, machine = run.cursor, self.machine
         if cursor.entry_pending:
@@ -472,7 +472,7 @@ class TypedDriver(Driver):
         await self._executor.trigger(run, following)
         return True
 
-    def _failed(self, run: TypedRun, event: StrEnum | None, error: Exception) -> None:
+    def _route_to_failure(self, run: TypedRun, event: StrEnum | None, error: Exception) -> None:
         """Raise the error that ends the run, or leave the run in its state if an event led nowhere."""
         cursor = run.cursor
         event, cursor.pending_event = cursor.pending_event, None
