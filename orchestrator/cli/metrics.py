@@ -36,7 +36,7 @@ from orchestrator.telemetry.exposition.stored import (
     StoredRunStatus,
     registry_of,
 )
-from orchestrator.telemetry.labels import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
+from orchestrator.telemetry.instrument import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
 
 SHORTEST, LONGEST = 1, 3600
 """Least and most seconds between two reads of a journal."""

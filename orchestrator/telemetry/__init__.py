@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.telemetry.configure import configure_logging as configure_logging
     from orchestrator.telemetry.exposition import Batch as Batch
     from orchestrator.telemetry.exposition import asgi_app as asgi_app
     from orchestrator.telemetry.exposition import serve_metrics as serve_metrics
     from orchestrator.telemetry.exposition import wsgi_app as wsgi_app
     from orchestrator.telemetry.history import History as History
-    from orchestrator.telemetry.line import BoundedWriter as BoundedWriter
+    from orchestrator.telemetry.log import BoundedWriter as BoundedWriter
     from orchestrator.telemetry.log import TransitionLog as TransitionLog
+    from orchestrator.telemetry.log import configure_logging as configure_logging
     from orchestrator.telemetry.metrics import Metrics as Metrics
     from orchestrator.telemetry.notice import ParkNotice as ParkNotice
     from orchestrator.telemetry.otel import Spans as Spans
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Batch": "exposition",
-    "BoundedWriter": "line",
+    "BoundedWriter": "log",
     "History": "history",
     "Metrics": "metrics",
     "ParkNotice": "notice",
@@ -37,7 +37,7 @@ _HOME = {
     "Watchdog": "watchdog",
     "asgi_app": "exposition",
     "config_from_context": "scope",
-    "configure_logging": "configure",
+    "configure_logging": "log",
     "logger_from_context": "scope",
     "serve_metrics": "exposition",
     "wsgi_app": "exposition",

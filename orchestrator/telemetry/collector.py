@@ -32,8 +32,7 @@ from prometheus_client import CollectorRegistry, core, values
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.catalogue import LEVELS, PHASES, PREFIX, ROWS, SCRAPED, Metric, MetricKind
-from orchestrator.telemetry.head_gauge import Values
-from orchestrator.telemetry.instrument import Instruments, Load, Maker, phase
+from orchestrator.telemetry.instrument import Instruments, Load, Maker, Values, phase
 from orchestrator.version import __version__
 
 

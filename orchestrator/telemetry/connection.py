@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, cast
 
-from orchestrator.telemetry.head_gauge import file_bytes
+from orchestrator.telemetry.instrument import file_bytes
 from orchestrator.telemetry.log import TransitionLog
 
 if TYPE_CHECKING:

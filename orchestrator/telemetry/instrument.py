@@ -7,37 +7,403 @@ prometheus_client's files, which other processes read, they are added at once.
 A lookup of `labels()` costs more than what it counts. Names that are not declared are not cached: each of their uses
 counts as a fold.
 
+Label values are closed: an undeclared name folds, so no text from outside ever becomes a series.
+
+Every process that serves a journal reports the same runs under the same labels. So the labels of its gauges depend on
+nothing but the content of the journal: its own identity, and the names in it, of which the first ones in alphabetical
+order are kept. A rule takes the maximum for each journal and never adds processes up. A scrape waits for a store at
+most for the time that the store allows itself. A slow read is not repeated before twenty times its duration has
+passed, so a store that hangs neither blocks each scrape nor gets more load.
+
 It imports no metrics library.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from orchestrator.kernel.fact import RunCompleted, RunParked
-from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.graph import Graph, guard_name
+from orchestrator.kernel.journal import PARKED, CountableJournal, HeadCount, HeadCounts
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PHASES, Metric, MetricKind, MetricSource
-from orchestrator.telemetry.head_gauge import HeadGauges
-from orchestrator.telemetry.labels import (
-    CAPS,
-    FOLDED,
-    NO_AGENT,
-    OTHER,
-    UNKNOWN,
-    UNREGISTERED,
-    LabelValues,
-    MachineNames,
-    guard_names,
-    likely_failures,
+from orchestrator.telemetry.catalogue import (
+    BACKENDS,
+    CATALOGUE,
+    NOT_PARKED,
+    PARKINGS,
+    PHASES,
+    Metric,
+    MetricKind,
+    MetricSource,
 )
-from orchestrator.telemetry.line import LineCounts
 from orchestrator.telemetry.live import Key, LiveRuns
+from orchestrator.telemetry.log import LineCounts
+
+# ---- label values ----
+
+OTHER = "_other"
+UNREGISTERED = "_unregistered"
+UNKNOWN = "_unknown"
+NO_AGENT = "_none"
+"""Label value of runs without an agent."""
+
+CAPS = {"machine": 16, "agent": 32, "tool": 64, "model": 16, "guard": 32, "backend": 8, "journal": 8}
+
+FOLDED = {
+    "machine": "transitions_total",
+    "agent": "runs_started_total",
+    "tool": "tool_calls_total",
+    "model": "llm_requests_total",
+    "guard": "guard_evaluations_total",
+    "backend": "journal_write_duration_seconds",
+    "budget": "budget_exceeded_total",
+    "outcome": "runs_completed_total",
+    "reason": "runs_suspended_total",
+}
+"""Label -> the metric that counts its folds: one count per fact, not one per series."""
+
+MOST_DEFINITIONS = 4
+"""Maximum graphs of one name that machine_info distinguishes."""
+
+_LONGEST = 120
+
+
+class LabelValues:
+    """The values that one label may take, at most `cap`. `fold` is called for each value that becomes `_other`.
+
+    Undeclared names become `rest`. With `admits` the first use declares a name: for names that only code can define.
+    """
+
+    __slots__ = ("_admits", "_cap", "_fold", "_full", "_known", "_rest")
+
+    def __init__(
+        self, cap: int, fold: Callable[[], None], *, rest: str = OTHER, admits: bool = False
+    ) -> None:
+        self._cap = cap
+        self._fold = fold
+        self._rest = rest
+        self._admits = admits
+        self._known: dict[str, str] = {}
+        self._full = False
+
+    def declare(self, name: str) -> str:
+        """Add a name and return its label value."""
+        name = str(name)
+        if name not in self._known:
+            if len(self._known) >= self._cap or not is_label(name):
+                self._full = True
+                return OTHER
+            self._known[name] = name
+        return name
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def of(self, name: str) -> str:
+        """Return the label value of a name."""
+        value = self._known.get(name)
+        if value is not None:
+            return value
+        if self._admits:
+            value = self.declare(name)
+        else:
+            value = name if name == self._rest else OTHER if self._full else self._rest
+        if value == OTHER:
+            self._fold()
+        return value
+
+
+def is_label(name: str) -> bool:
+    """Return whether a name may be a label value: short, printable, no URL."""
+    return 0 < len(name) <= _LONGEST and name.isprintable() and "://" not in name
+
+
+@dataclass(slots=True)
+class MachineNames:
+    """The names that facts of one machine may have. Graphs with the same name (one extends the other) share it."""
+
+    name: str
+    guards: LabelValues
+    states: set[str] = field(default_factory=set)
+    events: set[str] = field(default_factory=set)
+    edges: set[tuple[str, str, str]] = field(default_factory=set)
+    """(source, event, dest)"""
+    terminal: set[str] = field(default_factory=set)
+    failures: set[tuple[str, str]] = field(default_factory=set)
+    """(state, its failure event)"""
+    initial: str | None = None
+    head: str | None = None
+    """The first state of a loop."""
+    agents: list[str] = field(default_factory=list)
+    """Agents whose runs use it, as label values."""
+    dwell: dict[tuple[str, str], float] = field(default_factory=dict)
+    """(agent, state) -> its dwell limit in seconds."""
+    run_seconds: dict[str, float] = field(default_factory=dict)
+    """Agent -> maximum seconds of a run; the largest, if variants of an agent differ."""
+    definitions: list[str] = field(default_factory=list)
+    """Short fingerprints of the graphs of this name, at most MOST_DEFINITIONS, newest last."""
+
+    def learn(self, graph: Graph, agent: str, run_seconds: float | None = None) -> None:
+        """Add the names of an agent's graph; its limits of states replace earlier ones of that agent."""
+        if agent not in self.agents:
+            self.agents.append(agent)
+        if run_seconds:
+            self.run_seconds[agent] = max(run_seconds, self.run_seconds.get(agent, 0.0))
+        self.dwell |= {
+            (agent, state.value): limit[0] for state in graph.states if (limit := graph.dwell_of(state))
+        }
+        definition = graph.fingerprint[:12]
+        self.definitions = [one for one in self.definitions if one != definition][1 - MOST_DEFINITIONS :]
+        self.definitions.append(definition)
+        self.states |= {state.value for state in graph.states}
+        self.events |= {event.value for event in graph.events}
+        self.edges |= {(source.value, event.value, dest.value) for source, event, dest, _ in graph.rows}
+        self.terminal |= {state.value for state in graph.terminal}
+        self.failures |= {
+            (state.value, event.value) for state in graph.states if (event := graph.failure_event(state))
+        }
+        self.initial = graph.initial.value
+        self.head = loop_head(graph)
+
+    @property
+    def working(self) -> list[str]:
+        """The states of an active run, sorted: all but the terminal ones."""
+        return sorted(self.states - self.terminal)
+
+    def state(self, name: str) -> str:
+        """Return the label value of a state."""
+        return name if name in self.states else UNKNOWN
+
+    def event(self, name: str) -> str:
+        """Return the label value of an event."""
+        return name if name in self.events else UNKNOWN
+
+
+def guard_names(graph: Graph) -> Iterator[str]:
+    """Yield the names of the guards on the edges of a graph."""
+    for edge in graph.edges:
+        name = guard_name(edge.when)
+        if name is not None:
+            yield name
+
+
+def likely_failures(graph: Graph) -> Iterator[tuple[str, str, str]]:
+    """Yield the possible failures of a graph as (state, event, reason), so that their series exist early.
+
+    A hook fails in the state that it leaves or, for enter_ and after_, in the state that was entered.
+    """
+    for source, event, dest, edge in graph.rows:
+        yield source.value, event.value, "callback_error"
+        yield dest.value, event.value, "callback_error"
+        if edge.when is not None:
+            yield source.value, event.value, "guard_error"
+    for state in graph.states:
+        failure = graph.failure_event(state)
+        if failure is None:
+            continue
+        yield state.value, failure.value, "callback_error"
+        yield state.value, failure.value, "cancelled"
+        yield state.value, failure.value, "timeout"
+        if limit := graph.dwell_of(state):
+            yield state.value, limit[1].value, "timeout"
+
+
+def loop_head(graph: Graph) -> str | None:
+    """Return the first state, from the initial one on, that a run can return to; None without a cycle."""
+    following: dict[str, list[str]] = {}
+    for source, _, dest, edge in graph.rows:
+        if not edge.internal_in(source):
+            following.setdefault(source.value, []).append(dest.value)
+    initial = graph.initial.value
+    for state in (initial, *_reachable(following, following.get(initial, ()))):
+        if state in _reachable(following, following.get(state, ())):
+            return state
+    return None
+
+
+def _reachable(following: dict[str, list[str]], start: Iterable[str]) -> list[str]:
+    """Return every state that can be reached from `start`, including `start`, nearest first."""
+    found: list[str] = []
+    ahead = list(start)
+    while ahead:
+        state = ahead.pop(0)
+        if state not in found:
+            found.append(state)
+            ahead += following.get(state, ())
+    return found
+
+
+def closed(value: str | None, allowed: Container[str], rest: str) -> str:
+    """Return the value if it is allowed, else `rest`."""
+    return value if value is not None and value in allowed else rest
+
+
+# ---- gauges of journals: the runs that they hold, also those of dead processes, and the size of their files ----
+
+_BESIDE = ("", "-wal", "-shm")
+_BLOBS = "-blobs"
+
+
+def file_bytes(path: Path) -> int:
+    """Return the bytes of an SQLite journal with the files beside it; 0 for missing files.
+
+    It never opens the journal, so a store that hangs does not block a scrape.
+    """
+    total = sum(_size(f"{path}{end}") for end in _BESIDE)
+    try:
+        with os.scandir(f"{path}{_BLOBS}") as entries:
+            return total + sum(_size(entry.path) for entry in entries)
+    except OSError:
+        return total
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+Values: TypeAlias = dict[tuple[str, ...], float]
+"""Label values -> value."""
+
+HEAD_NAMES: Final = (
+    "journal_runs",
+    "journal_oldest_update_timestamp_seconds",
+    "journal_info",
+    "journal_read_failures_total",
+)
+"""Metrics of `HeadGauges`."""
+_SLOW: Final = 0.1
+"""Seconds from which on a read is slow."""
+_SHARE: Final = 20
+"""Seconds without a read, for each second that a slow read took."""
+
+
+class JournalReader:
+    """The last read of one journal. It does not keep the journal alive."""
+
+    def __init__(self, journal: CountableJournal, now: Callable[[], float] = time.monotonic) -> None:
+        self._journal = weakref.ref(journal)
+        self._now = now
+        self._next = -1.0
+        self._last: HeadCounts | None = None
+        self.backend = journal.backend
+        self.path = str(getattr(journal, "address", ""))
+        self.identity = ""
+        """Identity of the store as far as it was ever read."""
+        self.failures = 0
+
+    def read(self) -> HeadCounts | None:
+        """Return the runs of the journal; None if it cannot be read, or does not exist any more."""
+        journal, began = self._journal(), self._now()
+        if journal is None:
+            return None
+        if began < self._next:
+            return self._last
+        try:
+            self._last = journal.head_counts()
+            self.identity = self._last.journal or self.identity
+        except Exception:  # noqa: BLE001 - a store may raise anything, and must not fail the scrape
+            self._last = None
+            self.failures += 1
+        took = self._now() - began
+        self._next = self._now() + _SHARE * took if took >= _SLOW else -1.0
+        return self._last
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the journal does not exist any more."""
+        return self._journal() is None
+
+
+class HeadGauges:
+    """The gauges of the journals that one registry's Metrics serve, one reader for each store."""
+
+    def __init__(self) -> None:
+        self._readers: dict[tuple[str, str, int], JournalReader] = {}
+        self._failures = 0
+        """Of journals that do not exist any more: a counter never decreases."""
+
+    def add(self, journal: CountableJournal) -> None:
+        """Count the runs of a journal at each scrape, while it exists; several journals of one store count once."""
+        reader = JournalReader(journal)
+        # A journal in memory has no place that another one could share.
+        key = (reader.backend, reader.path, 0 if reader.path else id(journal))
+        known = self._readers.get(key)
+        if known is None or known.is_gone:
+            self._readers[key] = reader
+            self._failures += 0 if known is None else known.failures
+
+    def collect(self) -> dict[str, Values]:
+        """Return the values of each metric."""
+        runs: Values = {}
+        oldest: Values = {}
+        info: Values = {}
+        seen: set[str] = set()
+        for key, reader in list(self._readers.items()):
+            counts = reader.read()
+            if reader.is_gone:
+                gone = self._readers.pop(key, None)
+                self._failures += 0 if gone is None else gone.failures
+                continue
+            stores = sorted({one.identity for one in list(self._readers.values()) if one.identity})
+            if not reader.identity:
+                journal = UNKNOWN
+            else:
+                journal = reader.identity if reader.identity in stores[: CAPS["journal"]] else OTHER
+            if reader.path:
+                info[journal, reader.backend, reader.path] = 1
+            if counts is None or (reader.path and journal in seen and journal != OTHER):
+                continue  # two addresses of one store
+            seen.add(journal)
+            for labels, one in labelled(journal, counts.counts):
+                runs[labels] = runs.get(labels, 0) + one.runs
+                oldest[labels] = min(one.oldest, oldest.get(labels, one.oldest))
+        failures = self._failures + sum(reader.failures for reader in list(self._readers.values()))
+        return dict(zip(HEAD_NAMES, (runs, oldest, info, {(): float(failures)}), strict=True))
+
+
+def labelled(journal: str, counts: Iterable[HeadCount]) -> list[tuple[tuple[str, ...], HeadCount]]:
+    """Return each count with its label values: journal, machine, agent, status, reason."""
+    found = list(counts)
+    machines = _kept((one.machine for one in found), CAPS["machine"])
+    agents = _kept((one.agent for one in found), CAPS["agent"])
+    return [
+        (
+            (
+                journal,
+                one.machine if one.machine in machines else OTHER,
+                (one.agent if one.agent in agents else OTHER) if one.agent else NO_AGENT,
+                one.status,
+                _reason(one),
+            ),
+            one,
+        )
+        for one in found
+    ]
+
+
+def _kept(names: Iterable[str], most: int) -> frozenset[str]:
+    return frozenset(sorted({name for name in names if is_label(name)})[:most])
+
+
+def _reason(one: HeadCount) -> str:
+    if one.status != PARKED:
+        return NOT_PARKED
+    return one.reason if one.reason in PARKINGS else OTHER
+
+
+# ---- what happens in every turn, and the load of engines ----
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,16 @@ from orchestrator.telemetry.catalogue import (
     ROWS,
 )
 from orchestrator.telemetry.collector import LOCK, instruments_of, is_registered, register_again
-from orchestrator.telemetry.instrument import DurationHistogram, Engine, Histogram, Instruments
-from orchestrator.telemetry.labels import OTHER, UNKNOWN, closed
-from orchestrator.telemetry.line import LineCounts
-from orchestrator.telemetry.span import Trace, span_of
+from orchestrator.telemetry.instrument import (
+    OTHER,
+    UNKNOWN,
+    DurationHistogram,
+    Engine,
+    Histogram,
+    Instruments,
+    closed,
+)
+from orchestrator.telemetry.log import LineCounts, Trace, span_of
 
 _RunFact: TypeAlias = (
     BudgetChecked | EventFailed | GuardEvaluated | LLMCall | OperationAttempt | ToolExecution

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.output import log_stream
-from orchestrator.telemetry.line import writer_to
+from orchestrator.telemetry.log import writer_to
 from tests.cli.conftest import Done, forget_modules, whole_program
 from tests.cli.hostile import CONTROLS, HOSTILE, MARKS, controls, files, journal, marked
 from tests.cli.test_terminal import Terminal

@@ -115,7 +115,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.runs.story": {
         "LONGEST_CYCLE": 12,
     },
-    "orchestrator.telemetry.configure": {
+    "orchestrator.telemetry.log": {
         "MOST_FRAMES": 10,
     },
     "orchestrator.telemetry.exposition.page": {
@@ -127,10 +127,8 @@ FIGURES: dict[str, dict[str, float]] = {
         "MOST": 32,
         "LONGEST": 10.0,
     },
-    "orchestrator.telemetry.labels": {
-        "MOST_DEFINITIONS": 4,
-    },
     "orchestrator.telemetry.instrument": {
+        "MOST_DEFINITIONS": 4,
         "MOST_LEFT": 1000,
         "MOST_NOTED": 500,
     },

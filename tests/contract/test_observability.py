@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
-from orchestrator.telemetry.line import KEYS
+from orchestrator.telemetry.log import KEYS
 from tests.derived import HINT, OBSERVABILITY, ROOT
 from tests.observability import MACHINES, seen
 

@@ -19,7 +19,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.scripted import call
 from orchestrator.telemetry import TransitionLog
-from orchestrator.telemetry.line import BoundedWriter
+from orchestrator.telemetry.log import BoundedWriter
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import FunctionLLM
 from tests.dashboards.host_graphs import PATIENT, SIDE, STUCK

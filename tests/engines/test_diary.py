@@ -17,7 +17,7 @@ from orchestrator.engines.run_queue import Phase
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Posted
-from orchestrator.telemetry.configure import configure_logging
+from orchestrator.telemetry.log import configure_logging
 from tests.engines.stage import Stage, agent, until
 
 ROOT = Path(__file__).parents[2]

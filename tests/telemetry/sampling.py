@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry
 
 from orchestrator.telemetry.catalogue import PREFIX, ROWS
-from orchestrator.telemetry.labels import NO_AGENT
+from orchestrator.telemetry.instrument import NO_AGENT
 
 
 def of_agent(name: str, labels: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from math import prod
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.catalogue import CATALOGUE, PARKINGS, Metric, MetricKind, MetricSource
-from orchestrator.telemetry.labels import CAPS, FOLDED, MOST_DEFINITIONS
+from orchestrator.telemetry.instrument import CAPS, FOLDED, MOST_DEFINITIONS
 
 
 def most_series(

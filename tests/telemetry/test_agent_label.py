@@ -26,7 +26,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
 from orchestrator.telemetry.exposition import page
-from orchestrator.telemetry.labels import CAPS
+from orchestrator.telemetry.instrument import CAPS
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import FunctionLLM, ScriptedLLM
 from tests.telemetry.sampling import sampled

@@ -21,7 +21,7 @@ from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.telemetry.configure import configure_logging
+from orchestrator.telemetry.log import configure_logging
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump
 from orchestrator.tools.spec import tool

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.configure import LineHandler, configure_logging
-from orchestrator.telemetry.line import BoundedWriter
-from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.log import BoundedWriter, LineHandler, TransitionLog, configure_logging
 from tests.telemetry.loop import CANARY, Rig
 from tests.telemetry.test_log import VALIDATOR, edge, lines_of
 
@@ -119,7 +117,7 @@ def test_levels_of_ones_own_are_rounded_down(number: int, level: str) -> None:
 
 def test_nothing_is_set_up_by_a_library_that_is_imported() -> None:
     program = (
-        "import logging, orchestrator.telemetry.configure, orchestrator.telemetry.log\n"
+        "import logging, orchestrator.telemetry.log, orchestrator.telemetry.log\n"
         "assert not logging.getLogger().handlers"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -230,7 +228,7 @@ def test_a_writer_needs_room() -> None:
 
 ENDING = """
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.line import BoundedWriter
+from orchestrator.telemetry.log import BoundedWriter
 from orchestrator.kernel.fact import Transition
 
 log = TransitionLog(BoundedWriter())
@@ -246,7 +244,7 @@ def test_what_waits_is_written_when_the_process_ends() -> None:
 
 FORKING = """
 import os, sys
-from orchestrator.telemetry.line import BoundedWriter
+from orchestrator.telemetry.log import BoundedWriter
 
 writer = BoundedWriter()
 writer.write(b"parent\\n")

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import asgi_app, page, wsgi_app
-from orchestrator.telemetry.exposition.application import App
+from orchestrator.telemetry.exposition.server import App
 from tests.telemetry.serving import SAMPLE, TOKEN, Got, ask, bearer, counted, got, live_runs
 
 # ---- ASGI ----

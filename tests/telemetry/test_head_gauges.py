@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator import Agent, MemoryJournal, SqliteJournal
 from orchestrator.kernel.journal import PARKED, RUNNING, Draft, HeadCount, HeadCounts
-from orchestrator.telemetry.head_gauge import HeadGauges, JournalReader, Values
-from orchestrator.telemetry.labels import CAPS
+from orchestrator.telemetry.instrument import CAPS, HeadGauges, JournalReader, Values
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import ScriptedLLM
 

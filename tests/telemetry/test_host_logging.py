@@ -18,7 +18,7 @@ import structlog
 from orchestrator import Agent, Limits, LLMError, RetryPolicy, ToolCall, tool
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry import TransitionLog, configure_logging, logger_from_context
-from orchestrator.telemetry.line import KEYS, FieldNames
+from orchestrator.telemetry.log import KEYS, FieldNames
 from orchestrator.testing import ScriptedLLM
 from tests.dashboards.test_runbooks import FACTS
 from tests.telemetry.test_log import VALIDATOR, lines_of

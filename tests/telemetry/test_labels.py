@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.telemetry import labels
+from orchestrator.telemetry import instrument
 from orchestrator.telemetry.catalogue import CATALOGUE
-from orchestrator.telemetry.labels import OTHER, LabelValues, is_label
+from orchestrator.telemetry.instrument import OTHER, LabelValues, is_label
 
 NAMES = ("a", "b", "c")
 
@@ -60,8 +60,12 @@ def test_a_name_may_be_a_label_if_it_is_short_and_printable_and_no_address(name:
 
 
 def test_label_values_of_names_that_are_not_shown_and_their_limits_are_known_to_dashboards() -> None:
-    assert (labels.OTHER, labels.UNREGISTERED, labels.UNKNOWN) == ("_other", "_unregistered", "_unknown")
-    assert labels.CAPS == {
+    assert (instrument.OTHER, instrument.UNREGISTERED, instrument.UNKNOWN) == (
+        "_other",
+        "_unregistered",
+        "_unknown",
+    )
+    assert instrument.CAPS == {
         "machine": 16,
         "agent": 32,
         "tool": 64,
@@ -70,10 +74,10 @@ def test_label_values_of_names_that_are_not_shown_and_their_limits_are_known_to_
         "backend": 8,
         "journal": 8,
     }
-    counted = labels.CAPS.keys() - {"journal"}  # a scrape folds journals, and counts no fold
-    assert labels.FOLDED.keys() == counted | {"budget", "outcome", "reason"}
-    assert labels.MOST_DEFINITIONS == 4
+    counted = instrument.CAPS.keys() - {"journal"}  # a scrape folds journals, and counts no fold
+    assert instrument.FOLDED.keys() == counted | {"budget", "outcome", "reason"}
+    assert instrument.MOST_DEFINITIONS == 4
     assert [is_label("x" * length) for length in (0, 1, 120, 121)] == [False, True, True, False]
     assert not any(is_label(name) for name in ("a\nb", "http://host", "\x00"))
     names = {metric.name for metric in CATALOGUE}
-    assert set(labels.FOLDED.values()) <= names
+    assert set(instrument.FOLDED.values()) <= names

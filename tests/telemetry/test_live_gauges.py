@@ -30,14 +30,10 @@ from orchestrator.kernel.fact import (
 )
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.connection import connect
-from orchestrator.telemetry.head_gauge import file_bytes
-from orchestrator.telemetry.instrument import Load
-from orchestrator.telemetry.labels import MOST_DEFINITIONS
-from orchestrator.telemetry.line import BoundedWriter
+from orchestrator.telemetry.instrument import MOST_DEFINITIONS, Load, file_bytes
 from orchestrator.telemetry.live import LiveRun, LiveRuns
-from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.log import BoundedWriter, TransitionLog, span_of
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.telemetry.span import span_of
 from tests.telemetry.loop import CANARY, LOOP, Event, Rig, State
 from tests.telemetry.sampling import sampled
 

@@ -41,8 +41,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.runtime import Runtime
-from orchestrator.telemetry.line import KEYS, LineWriter, stamp
-from orchestrator.telemetry.log import TransitionLog, error_code, fingerprint
+from orchestrator.telemetry.log import KEYS, LineWriter, TransitionLog, error_code, fingerprint, stamp
 from orchestrator.telemetry.scope import logger_from_context
 from orchestrator.tools.spec import tool
 from orchestrator_guards import Verdict

@@ -56,8 +56,7 @@ from orchestrator.telemetry.catalogue import (
     MetricSource,
     table,
 )
-from orchestrator.telemetry.instrument import Load
-from orchestrator.telemetry.labels import CAPS, likely_failures, loop_head
+from orchestrator.telemetry.instrument import CAPS, Load, likely_failures, loop_head
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator_guards import GUARD_NAMES, Verdict

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.telemetry import line
-from orchestrator.telemetry.line import BoundedWriter, write_rest, writer_to
+from orchestrator.telemetry import log
+from orchestrator.telemetry.log import BoundedWriter, write_rest, writer_to
 
 
 class TextOnly:
@@ -73,7 +73,7 @@ def test_a_stream_that_takes_no_more_raises() -> None:
 
 
 def test_the_first_stamp_of_a_process_is_right_at_the_start_of_the_epoch_too() -> None:
-    spec = importlib.util.find_spec(line.__name__)
+    spec = importlib.util.find_spec(log.__name__)
     assert spec is not None
     assert spec.loader is not None
     fresh = importlib.util.module_from_spec(spec)

@@ -14,7 +14,7 @@ from orchestrator.telemetry.exposition.stored import (
     StoredRunStatus,
     registry_of,
 )
-from orchestrator.telemetry.head_gauge import HEAD_NAMES
+from orchestrator.telemetry.instrument import HEAD_NAMES
 
 LOOP, DONE = "llm_loop", ("llm_loop", "support", "completed", "none")
 STATUSES = (

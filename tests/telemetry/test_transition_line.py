@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.kernel.clock import micros
 from orchestrator.kernel.fact import RunCompleted, Transition
-from orchestrator.telemetry.line import LEVELS, LineWriter, build
-from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.log import LEVELS, LineWriter, TransitionLog, build
 from orchestrator_guards import Verdict
 
 LONG = 10.0**9
@@ -111,7 +110,7 @@ def test_microseconds_are_rounded_as_round_does_before_the_division(amount: floa
 
 def test_parts_of_runs_and_edges_that_never_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.telemetry.log._MOST_RUNS", 10)
-    monkeypatch.setattr("orchestrator.telemetry.line._MOST_EDGES", 10)
+    monkeypatch.setattr("orchestrator.telemetry.log._MOST_EDGES", 10)
     stream = io.BytesIO()
     log = TransitionLog(stream)
     for number in range(100):

@@ -198,7 +198,7 @@ def test_times_that_are_none_are_refused(interval: float, after: float) -> None:
 
 def test_importing_starts_nothing() -> None:
     program = (
-        "import threading, signal, orchestrator.telemetry.watchdog, orchestrator.telemetry.configure\n"
+        "import threading, signal, orchestrator.telemetry.watchdog, orchestrator.telemetry.log\n"
         "assert threading.active_count() == 1\n"
         "assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL"
     )

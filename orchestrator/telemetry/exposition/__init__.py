@@ -28,12 +28,12 @@ a worker ends. One port for each process is better: Prometheus adds up. Several 
 mode are named in the log once: each scrape shows another one.
 """
 
-from orchestrator.telemetry.exposition.application import asgi_app as asgi_app
-from orchestrator.telemetry.exposition.application import wsgi_app as wsgi_app
 from orchestrator.telemetry.exposition.batch import Batch as Batch
 from orchestrator.telemetry.exposition.page import LiveSource as LiveSource
 from orchestrator.telemetry.exposition.page import Pages as Pages
 from orchestrator.telemetry.exposition.page import answers as answers
 from orchestrator.telemetry.exposition.page import writable as writable
 from orchestrator.telemetry.exposition.server import MetricsServer as MetricsServer
+from orchestrator.telemetry.exposition.server import asgi_app as asgi_app
 from orchestrator.telemetry.exposition.server import serve_metrics as serve_metrics
+from orchestrator.telemetry.exposition.server import wsgi_app as wsgi_app

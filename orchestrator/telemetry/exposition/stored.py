@@ -1,6 +1,6 @@
 """Metrics from a journal, for runs whose processes do not exist, or are too short-lived to be scraped.
 
-The metrics of a journal itself are those that each process with that journal serves, by the same code (`head_gauge`),
+The metrics of a journal itself are those that each process with that journal serves, by the same code (`HeadGauges`),
 and `scraped.STORED`: beside such processes they count nothing twice. For a journal whose processes are not scraped, the
 metrics of live processes can be added, so that all alerts and dashboards apply. Beside a scraped process they would
 count its runs again.
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from orchestrator.kernel.journal import PARKED, CountableJournal
 from orchestrator.telemetry.collector import family
-from orchestrator.telemetry.head_gauge import HEAD_NAMES, HeadGauges
+from orchestrator.telemetry.instrument import HEAD_NAMES, HeadGauges
 from orchestrator.version import __version__
 
 
