@@ -35,8 +35,8 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.providers.recording import INDEX_FILE
 from orchestrator.providers.replay import (
+    INDEX_FILE,
     IRREGULAR,
     OPEN_END,
     REPRODUCED,

@@ -63,7 +63,6 @@ from orchestrator.providers.connection import (
     provider_name,
     shared_context,
 )
-from orchestrator.providers.member import token_count
 from orchestrator.providers.reading import (
     MESSAGES,
     ServerSentEvent,
@@ -78,6 +77,7 @@ from orchestrator.providers.reading import (
     position_of,
     text,
     text_or_none,
+    token_count,
 )
 from orchestrator.providers.structured_output import instructed, is_object
 from orchestrator.providers.vendor_model import (

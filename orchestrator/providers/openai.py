@@ -99,7 +99,6 @@ from orchestrator.providers.connection import (
     provider_name,
     shared_context,
 )
-from orchestrator.providers.member import token_count
 from orchestrator.providers.reading import (
     CHAT,
     RESPONSES,
@@ -116,6 +115,7 @@ from orchestrator.providers.reading import (
     position_of,
     text,
     text_or_none,
+    token_count,
     tool_call,
     usage,
 )

@@ -34,8 +34,7 @@ from pydantic_ai.usage import RequestUsage
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Content, Message, Response, ToolCall, Usage, data_of
-from orchestrator.providers.member import json_type
-from orchestrator.providers.reading import LIBRARY, checked, finish_reason, mapping, text
+from orchestrator.providers.reading import LIBRARY, checked, finish_reason, json_type, mapping, text
 from orchestrator.providers.vendor_model import BEGINNING
 
 KEPT: Final = "pydantic_ai"

@@ -41,8 +41,75 @@ import orjson
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Response, ToolCall, Usage, encodable, finish_word, kind_of
 from orchestrator.llm.usage import is_amount
-from orchestrator.providers.member import token_count
-from orchestrator.providers.recording import usage_from
+
+# ---- members of JSON from outside ----
+
+
+class MalformedConversation(ValueError):
+    """JSON that is not a conversation; the message is a sentence without the name of the file."""
+
+
+def objects_in(raw: Mapping[str, Any], member: str) -> list[Mapping[str, Any]]:
+    """Return a member that is a list of objects, or an empty list. Raises MalformedConversation for anything else."""
+    value = raw.get(member) or []
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise MalformedConversation(f"member {member!r} is not a list of objects")
+    return value
+
+
+def object_in(raw: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    """Return a member that is an object, or an empty one. Raises MalformedConversation for anything else."""
+    value = raw.get(member) or {}
+    if not isinstance(value, Mapping):
+        raise MalformedConversation(f"member {member!r} is {json_type(value)}, not an object")
+    return value
+
+
+def check_text(raw: Mapping[str, Any], member: str, *, needed: bool = False) -> None:
+    """Raise MalformedConversation unless a member is text, or null or absent if it is not `needed`."""
+    value = raw.get(member)
+    if not isinstance(value, str) and (needed or value is not None):
+        raise MalformedConversation(f"member {member!r} is {json_type(value)}, not text")
+
+
+def number_in(raw: Mapping[str, Any], member: str) -> float | None:
+    """Return a member that is a number, or None if absent. Raises MalformedConversation for anything else."""
+    value = raw.get(member)
+    if not isinstance(value, int | float | None):
+        raise MalformedConversation(f"member {member!r} is {json_type(value)}, not a number")
+    return value
+
+
+def token_count(value: object) -> int | None:
+    """Return a number of tokens: a whole number, also as a float or as digits. None for anything else.
+
+    Example:
+        >>> token_count(12), token_count(12.0), token_count("12"), token_count(12.5), token_count(True)
+        (12, 12, 12, None, None)
+    """
+    if isinstance(value, str):
+        value = (
+            int(value) if value.isascii() and value.isdecimal() and len(value) <= _MOST_TOKEN_DIGITS else None
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_TOKENS:
+        return None
+    return int(value) if value == int(value) else None
+
+
+_MOST_TOKENS = 2**53
+"""No token count is larger."""
+_MOST_TOKEN_DIGITS = len(str(_MOST_TOKENS))
+
+
+def json_type(value: object) -> str:
+    """Return the name of a JSON value's type."""
+    if value is None:
+        return "null"
+    names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+    return names.get(type(value), "an object")
+
+
+# ---- answers ----
 
 _MOST_DIGITS = 9
 
@@ -124,6 +191,33 @@ def usage(value: object) -> Usage | None:
         return found
     total = token_count(raw.get("total_tokens"))
     return None if total is None else replace(found, output_tokens=max(0, total - found.input_tokens))
+
+
+def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
+    """Read the usage of a reply in any provider's form; missing numbers count as 0.
+
+    OpenAI's input tokens include the cached ones, in both its forms. Anthropic reports them separately from the
+    input.
+    """
+    into = object_in(raw, "prompt_tokens_details") or object_in(raw, "input_tokens_details")
+    out = object_in(raw, "completion_tokens_details") or object_in(raw, "output_tokens_details")
+    beside = _first(raw, "cache_read_input_tokens", "input_tokens_cache_read")
+    written = _first(raw, "cache_creation_input_tokens", "input_tokens_cache_write")
+    return Usage(
+        _first(raw, "prompt_tokens") or _first(raw, "input_tokens") + beside + written,
+        _first(raw, "completion_tokens", "output_tokens"),
+        _first(into, "cached_tokens")
+        or beside
+        or _first(raw, "prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens"),
+        _first(out, "reasoning_tokens") or _first(raw, "reasoning_tokens"),
+        number_in(raw, "cost") if cost is None else cost,
+        cache_write_tokens=written,
+    )
+
+
+def _first(raw: Mapping[str, Any], *members: str) -> int:
+    """Return the first of these members that is a count of tokens other than 0, else 0."""
+    return next((count for member in members if (count := token_count(raw.get(member)))), 0)
 
 
 def _cost(value: object) -> float | None:

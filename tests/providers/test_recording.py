@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import OrchestratorError
 from orchestrator.examples import bundled
 from orchestrator.llm.message import Message, ToolCall, Usage
-from orchestrator.providers.member import MalformedConversation
-from orchestrator.providers.recording import record_from, tool_name, usage_from
+from orchestrator.providers.reading import MalformedConversation, usage_from
 from orchestrator.providers.replay import (
     REPRODUCED,
     ProviderRecord,
@@ -23,8 +22,10 @@ from orchestrator.providers.replay import (
     expectation,
     irregularities,
     load,
+    record_from,
     scan,
     split_runs,
+    tool_name,
 )
 
 SELECTION = Path(__file__).parent.parent / "data/trajectories/selection.jsonl"

@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
-from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay import (
     OPEN_END,
     REPRODUCED,
@@ -25,6 +24,7 @@ from orchestrator.providers.replay import (
     expectation,
     irregularities,
     load,
+    record_from,
     split_runs,
 )
 from orchestrator.tools.result import ToolResult

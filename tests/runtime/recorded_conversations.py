@@ -8,8 +8,7 @@ from typing import Any
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.recording import ReplayError
-from orchestrator.providers.replay import ReplayLLM, ReplayTools, scan, split_runs
+from orchestrator.providers.replay import ReplayError, ReplayLLM, ReplayTools, scan, split_runs
 from orchestrator.runtime.llm_loop.agent import Agent
 
 

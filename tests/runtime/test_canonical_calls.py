@@ -21,8 +21,7 @@ from orchestrator.kernel.fact import ToolExecution
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.question import Question
-from orchestrator.providers.recording import record_from
-from orchestrator.providers.replay import ReplayTools
+from orchestrator.providers.replay import ReplayTools, record_from
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result

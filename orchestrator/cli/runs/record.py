@@ -350,7 +350,7 @@ def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def conversation(head: RunHead, story: Story) -> dict[str, Any]:
-    """Return a run as a recorded conversation (see `providers.recording`). Raises ConfigError for an empty run."""
+    """Return a run as a recorded conversation (see `providers.replay`). Raises ConfigError for an empty run."""
     spoken = story.conversation
     if not spoken:
         raise ConfigError(f"run {head.run_id!r} has no messages yet: there is no conversation to export")
