@@ -277,7 +277,7 @@ class Driver:
             await self._create(run)
         elif event is not None:
             run.cursor.entry_pending, run.cursor.pending_event = False, event
-        run.control.mailbox.listen(lambda signal: self._services.record_question(run, signal))
+        run.control.mailbox.listen(lambda signal: self._services.accept_control_request(run, signal))
         if run.cursor.parked:
             if (
                 park

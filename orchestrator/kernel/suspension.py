@@ -226,7 +226,7 @@ class HookServices:
             await self._answered(run, reason, ready)
         finally:
             self._waiting.pop(run, None)
-            self.pass_over(run, self._clock.monotonic() - began)
+            self.exclude_time(run, self._clock.monotonic() - began)
         at = self._clock.time()
         # Else a crash after this would find it parked, and charge no lost answer.
         run.note("unparked", {"at": at})
@@ -259,7 +259,7 @@ class HookServices:
                 lambda: run.control.pause_request is None,
             )
 
-    def record_question(self, run: Run[Any, Any], signal: Signal) -> None:
+    def accept_control_request(self, run: Run[Any, Any], signal: Signal) -> None:
         """Accept a request to stop, pause or resume at once; the journal gets its author and reason."""
         body = {
             "id": signal.id,
@@ -285,7 +285,7 @@ class HookServices:
             self._waiting[run] = True
             run.control.mailbox.post(Signal(kind="decision"))  # wakes it; an answer that answers nothing
 
-    def pass_over(self, run: Run[Any, Any], seconds: float) -> None:
+    def exclude_time(self, run: Run[Any, Any], seconds: float) -> None:
         """Shift the times of the run and its alarm, so that the seconds of a wait count for no limit."""
         run.cursor.started_at = (run.cursor.started_at or 0.0) + seconds
         run.cursor.entered_at += seconds

@@ -109,7 +109,9 @@ class RunScope:
                 self.run.control.alarm.set(None)
         elif not waits and self._since is not None:
             if self.run.control.services is not None:
-                self.run.control.services.pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
+                self.run.control.services.exclude_time(
+                    self.run, self.run.deps.clock.monotonic() - self._since
+                )
             self._since = None
         self._notify(stood)
 
