@@ -378,19 +378,6 @@ Fact: TypeAlias = (
 FACTS: frozenset[type] = frozenset(get_args(Fact))
 """The classes of facts."""
 
-_KINDS: dict[type, str] = {
-    OperationAttempt: "OperationAttempt",
-    ToolExecution: "ToolExecution",
-    AdmissionRejected: "AdmissionRejected",
-}
-"""Facts whose kind in logs and in the output of commands differs from the name of their class."""
-
-
-def kind_of(fact: object) -> str:
-    """Return the kind of a fact as logs and commands print it."""
-    return _KINDS.get(type(fact), type(fact).__name__)
-
-
 # ---- for those who follow one run ----
 
 

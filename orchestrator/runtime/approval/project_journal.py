@@ -49,7 +49,6 @@ from orchestrator.kernel.fact import (
     RunStarted,
     Transition,
     WorkAbandoned,
-    kind_of,
 )
 from orchestrator.kernel.journal import (
     Draft,
@@ -512,7 +511,7 @@ class ProjectLog:
         names = _FIELDS.get(type(fact))
         if names is None:
             return
-        kind = kind_of(fact)
+        kind = type(fact).__name__
         said: dict[str, Any] = {name: getattr(fact, name) for name in names}
         if isinstance(fact, EventFailed):
             said["error"] = type(fact.error).__name__ if fact.error is not None else None
