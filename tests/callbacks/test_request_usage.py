@@ -115,23 +115,26 @@ def request(**params: Any) -> Request:
 def test_the_most_that_a_request_costs_is_known_where_its_output_is_bounded(
     params: dict[str, Any], attributes: dict[str, Any], *, bounded: bool
 ) -> None:
-    most = pricing(**attributes).most(request(**params))
+    most = pricing(**attributes).max_request_cost(request(**params))
     assert (most is not None) is bounded
     if most is not None:
-        dear = pricing("cheap", models=("cheap", "dear"), **attributes).most(request(**params))
+        dear = pricing("cheap", models=("cheap", "dear"), **attributes).max_request_cost(request(**params))
         assert dear == 3 * most, "whichever model answers"
-        assert pricing("cheap", models=("cheap", "new"), **attributes).most(request(**params)) is None
+        assert (
+            pricing("cheap", models=("cheap", "new"), **attributes).max_request_cost(request(**params))
+            is None
+        )
 
 
 def test_what_the_last_answer_reported_counts_for_one_model_and_not_for_several() -> None:
     asked = Request((Message("user", "x" * 5000), Message("assistant", "hm"), Message("user", "y")), ())
     asked = replace(asked, params={"max_tokens": 10})
-    whole, reported = pricing().most(asked), pricing().most(asked, 7, 2)
+    whole, reported = pricing().max_request_cost(asked), pricing().max_request_cost(asked, 7, 2)
     assert whole is not None
     assert reported is not None
     assert 17 < reported < 5000 < whole
     several = pricing("cheap", models=("cheap",))
-    assert several.most(asked, 7, 2) == several.most(asked) == whole
+    assert several.max_request_cost(asked, 7, 2) == several.max_request_cost(asked) == whole
 
 
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens"])
@@ -184,14 +187,16 @@ def test_a_lost_answer_is_charged_what_was_reported_and_a_token_for_two_bytes_si
         Message("assistant", "a" * 100), Message("tool", "t" * 41), price=price, params={"max_tokens": 4}
     )
     run.deps.model = "cheap"
-    assert request_usage.lost(run) == Usage(72, 4, cost_micros=76).as_estimate(), "143 bytes, none reported"
+    assert request_usage.lost_answer_usage(run) == Usage(72, 4, cost_micros=76).as_estimate(), (
+        "143 bytes, none reported"
+    )
     run.ctx.context.tokens = 1000
-    assert request_usage.lost(run) == Usage(1021, 4, cost_micros=1025).as_estimate()
+    assert request_usage.lost_answer_usage(run) == Usage(1021, 4, cost_micros=1025).as_estimate()
     run.deps.params = {}
     run.ctx.response = Response("x", usage=Usage(1, 6))
-    assert request_usage.lost(run).output_tokens == 6
+    assert request_usage.lost_answer_usage(run).output_tokens == 6
     run.ctx.spent.largest_answer = 8
-    assert request_usage.lost(run).output_tokens == 8
+    assert request_usage.lost_answer_usage(run).output_tokens == 8
 
 
 @pytest.mark.parametrize(("largest", "cost"), [(0, None), (9, 9)])
@@ -212,7 +217,7 @@ def unpriced(run: Any, *answered_by: str | None) -> list[dict[str, Any]]:
     logger = Lines()
     with scope({}, logger):  # type: ignore[arg-type]
         for model in answered_by:
-            assert request_usage.unpriced(run, Response("x", model=model)) is None
+            assert request_usage.unknown_cost_refusal(run, Response("x", model=model)) is None
     return logger.lines
 
 
@@ -233,7 +238,7 @@ def test_an_unknown_cost_ends_a_run_whose_limit_on_cost_needs_it() -> None:
     run = loop_run(price=price, limits=replace(OFF, max_cost=1.0))
     logger = Lines()
     with scope({}, logger):  # type: ignore[arg-type]
-        verdict = request_usage.unpriced(run, Response("x", model="m" * 200))
+        verdict = request_usage.unknown_cost_refusal(run, Response("x", model="m" * 200))
     assert verdict is not None
     assert (verdict.ok, verdict.guard) == (False, "cost_unknown")
     assert verdict.detail == f"the price of model {'m' * 120!r} is unknown"

@@ -78,7 +78,7 @@ class Pricing(NamedTuple):
             cost = self._priced(self.model, usage)
         return cost
 
-    def most(self, request: Request, known: int = 0, start: int = 0) -> int | None:
+    def max_request_cost(self, request: Request, known: int = 0, start: int = 0) -> int | None:
         """Return the maximum cost of a request, whichever model answers; None if it is unknown.
 
         `known` is an upper bound of the input tokens of the first `start` messages and of the tools.
@@ -156,13 +156,13 @@ def _stops_unpriced(run: LoopRun) -> bool:
     )
 
 
-def most(run: LoopRun, request: Request) -> int | None:
+def max_request_cost(run: LoopRun, request: Request) -> int | None:
     """Return the maximum cost of the next request of a run; None if it is unknown."""
     known, start = _reported(run.ctx, request)
-    return pricing(run).most(request, known, start)
+    return pricing(run).max_request_cost(request, known, start)
 
 
-def refusal(run: LoopRun, request: Request) -> Verdict | None:
+def cost_refusal(run: LoopRun, request: Request) -> Verdict | None:
     """Return the refusal of a request by the run's cost limits, or None. Shared budgets are not checked here."""
     ctx = run.ctx
     limits = ctx.limits
@@ -172,7 +172,7 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
         unknown = cost_unknown(1, model=price.model)
         run.attach_guards((row_of(unknown),))
         return unknown
-    if not limits.max_cost or (cost := most(run, request)) is None:
+    if not limits.max_cost or (cost := max_request_cost(run, request)) is None:
         return None
     share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
     inputs = ctx.spent.total.cost_for_limits, cost, reserve(limits.max_cost_micros, share)
@@ -198,7 +198,7 @@ def _answered(ctx: LoopContext) -> int:
     return next((at for at in places if ctx.messages[at - 1].role == "assistant"), 0)
 
 
-def lost(run: LoopRun) -> Usage:
+def lost_answer_usage(run: LoopRun) -> Usage:
     """Return the charge for a lost answer, marked as an estimate.
 
     Its input is what the last answer reported, plus a token for every two bytes since. Before the first answer, and
@@ -213,7 +213,7 @@ def lost(run: LoopRun) -> Usage:
 
 
 def _input(run: LoopRun) -> int:
-    """Return the estimated input of the run's request: see `lost`."""
+    """Return the estimated input of the run's request: see `lost_answer_usage`."""
     ctx = run.ctx
     known = _answered(ctx) if ctx.context.tokens else 0
     offers = () if ctx.context.tokens else run.deps.tools.offers
@@ -302,7 +302,7 @@ _ENDLESS = 2**53
 _MONEY = "it must be None or a number, 0 or more"
 
 
-def priced(run: LoopRun, response: Response) -> Usage:
+def usage_with_cost(run: LoopRun, response: Response) -> Usage:
     """Return the usage of an answer with its cost; a marked estimate if the server reported none."""
     if response.usage is None:
         accounts = () if run.deps.account is None else run.deps.account.ancestors
@@ -334,7 +334,7 @@ def unreported(
     return estimated(usage, price, largest, response.model)
 
 
-def unpriced(run: LoopRun, response: Response) -> Verdict | None:
+def unknown_cost_refusal(run: LoopRun, response: Response) -> Verdict | None:
     """Log that the cost of an answer is unknown; return the verdict that ends the run if a limit bounds the cost."""
     note_unpriced(run, response)
     if not _stops_unpriced(run):

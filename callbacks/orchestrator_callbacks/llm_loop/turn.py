@@ -42,7 +42,12 @@ from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, tur
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
-from orchestrator_callbacks.llm_loop.request_usage import charge_interrupted, lost, priced, uncountable
+from orchestrator_callbacks.llm_loop.request_usage import (
+    charge_interrupted,
+    lost_answer_usage,
+    uncountable,
+    usage_with_cost,
+)
 from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import retries
 
@@ -233,7 +238,7 @@ async def next_request(run: LoopRun) -> Request:
             request = await through(run, "before_llm_request", request)
         if not ctx.limits.max_cost and run.deps.account is None:
             return request
-        refusal = request_usage.refusal(run, request)
+        refusal = request_usage.cost_refusal(run, request)
         if refusal is None:
             return request
         ctx.verdict = refusal
@@ -254,8 +259,8 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
     """Call the model within the budget of the runs above. A charge for interrupted requests counts there, too."""
-    most = request_usage.most(run, request)
-    need = replace(lost(run), cost_micros=most, estimated_cost_micros=most or 0)
+    most = request_usage.max_request_cost(run, request)
+    need = replace(lost_answer_usage(run), cost_micros=most, estimated_cost_micros=most or 0)
     try:
         await account.reserve(need)
     except LimitReached as refused:
@@ -264,7 +269,7 @@ async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Res
     before, used = run.ctx.spent.usage, NO_USAGE
     try:
         response = await _tried(run, request)
-        used = priced(run, response)
+        used = usage_with_cost(run, response)
     finally:
         account.settle(need, used + run.ctx.spent.usage.combined(before, sub))
     return response
@@ -401,7 +406,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
     if LLMCall not in run.writes.observed_kinds:
         return
-    usage = priced(run, response) if response and response.usage is not None else NO_USAGE
+    usage = usage_with_cost(run, response) if response and response.usage is not None else NO_USAGE
     limit, used = run.ctx.context.limit, None
     if limit and response and response.usage is not None:
         used = (usage.input_tokens + usage.output_tokens) / limit
@@ -441,7 +446,7 @@ def take(run: LoopRun, response: Response) -> None:
     """
     ctx = run.ctx
     known = response.usage
-    usage = known if known is not None and run.deps.price is None else priced(run, response)
+    usage = known if known is not None and run.deps.price is None else usage_with_cost(run, response)
     if known is None:
         response = replace(response, usage=usage)  # as in the journal: a restored run has the estimate, too
     ctx.response, ctx.results = response, []
@@ -472,7 +477,7 @@ def take(run: LoopRun, response: Response) -> None:
     if usage.cost_micros is None and (
         run.deps.price is not None or ctx.limits.max_cost or run.deps.account is not None
     ):  # otherwise no limit counts the cost, and none was to be known
-        refusal = request_usage.unpriced(run, response)
+        refusal = request_usage.unknown_cost_refusal(run, response)
         if refusal is not None:
             ctx.verdict = refusal
             record_guards(run, (refusal,))

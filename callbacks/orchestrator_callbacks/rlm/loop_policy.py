@@ -14,7 +14,7 @@ from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import turn
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_callbacks.llm_loop.request_usage import priced
+from orchestrator_callbacks.llm_loop.request_usage import usage_with_cost
 from orchestrator_callbacks.rlm.conversation import settled
 from orchestrator_guards import Verdict
 
@@ -90,7 +90,7 @@ class PolicyHooks:
         if await settled(self._nested.should_orchestrate(task, depth)):
             return None
         response = await turn.ask(run, Request((Message("user", task),), params=run.deps.params))
-        run.ctx.spent.usage = run.ctx.spent.usage + priced(run, response)
+        run.ctx.spent.usage = run.ctx.spent.usage + usage_with_cost(run, response)
         text = response.message().text
         if (reason := INCOMPLETE.get(response.finish)) is not None:  # an agent says the same of a partial run
             why = f"the answer is incomplete ({reason}); it said: {text or response.refusal or 'nothing'}"

@@ -321,7 +321,7 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
     """
     if not pricing.known:
         _refuse(run, cost_unknown(1, model=pricing.model))
-    need = replace(estimated(request.messages), cost_micros=pricing.most(request))
+    need = replace(estimated(request.messages), cost_micros=pricing.max_request_cost(request))
     output = lost_output(request.params, run.ctx.largest_answer, pricing)
     usage = Usage(input_bound(request.messages, request.tools), output)
     charge = as_estimate(usage, pricing, run.ctx.largest_cost)

@@ -66,7 +66,7 @@ from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.admission import definition_of, refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.answer import V, as_validator
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
-from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
+from orchestrator_callbacks.llm_loop.request_usage import lost_answer_usage, refuse_unpriced
 
 if TYPE_CHECKING:
     from typing import _SpecialForm as SpecialForm
@@ -547,7 +547,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         if limits is not None:
             run.ctx.context.limit = self._context_limit(limits)
         if agent_tool.asks(run, stored):
-            run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
+            run.ctx.spent.usage = run.ctx.spent.usage + lost_answer_usage(run)
 
     async def _continue(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
         """Drive a resumed run to its end."""

@@ -405,7 +405,7 @@ async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Us
     """Count the usage of a restored run's child runs again, and return it for each direct child run.
 
     Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
-    may be newer. An answer that may have been lost is counted by `request_usage.lost`.
+    may be newer. An answer that may have been lost is counted by `request_usage.lost_answer_usage`.
     """
     found: dict[str, Usage] = {}
     async for owner, run_id in _children(agent, run, stored):
@@ -447,7 +447,7 @@ async def _used(agent: Agent, run_id: str) -> Usage | None:
         return spent
     run = restored(stored, agent.machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
-    return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)
+    return run.ctx.spent.total + (request_usage.lost_answer_usage(run) if asks(run, stored) else NO_USAGE)
 
 
 def asks(run: LoopRun, stored: StoredRun) -> bool:
