@@ -62,6 +62,9 @@ WHOLE = 1.5 * 2.0**52
 """Adding and subtracting this number rounds a float to a whole number, much faster than round().
 
 Correct for numbers below 2**51: in microseconds these are seventy years.
+
+Code that runs once a turn, or for each line of a log, repeats the expression of `micros` with the comment "`micros`,
+inline": a call adds some 30 ns to the 40 ns of the expression, and the calls of a turn are counted and limited.
 """
 
 

@@ -207,7 +207,7 @@ class TransitionExecutor:
                     "source": source,
                     "dest": dest,
                     "at": fact.at,
-                    "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`
+                    "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`, inline
                 }
                 if step.internal:
                     body["internal"] = True

@@ -21,8 +21,8 @@ def attempt_row(
 ) -> tuple[Any, ...]:
     """Return the row of an attempt that ends now, after so many seconds. The kind `ok` counts as none."""
     kind = "" if kind == "ok" else kind
-    start = ((clock.time() - seconds) * 1e6 + WHOLE - WHOLE) / 1e6  # `micros` without its calls: once a turn
-    seconds = (seconds * 1e6 + WHOLE - WHOLE) / 1e6
+    start = ((clock.time() - seconds) * 1e6 + WHOLE - WHOLE) / 1e6  # `micros`, inline
+    seconds = (seconds * 1e6 + WHOLE - WHOLE) / 1e6  # `micros`, inline
     if model:
         return start, seconds, kind, micros(wait), model
     if wait:

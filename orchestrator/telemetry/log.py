@@ -549,9 +549,8 @@ class TransitionLines:
         edge = (fact.source, fact.event, fact.dest, fact.guard)
         template = self._edges.get(edge) or self._edge(edge)
         text, micros = second(fact.at)
-        # Rounded as `micros` does, without the call.
-        dwell = orjson.dumps((fact.dwell * 1e6 + WHOLE - WHOLE) / 1e6)
-        cost = orjson.dumps((overhead * 1e9 + WHOLE - WHOLE) / 1e9)
+        dwell = orjson.dumps((fact.dwell * 1e6 + WHOLE - WHOLE) / 1e6)  # `micros`, inline
+        cost = orjson.dumps((overhead * 1e9 + WHOLE - WHOLE) / 1e9)  # `micros`, inline, but nanoseconds
         self._write(template % (text, micros, run, seq, iteration, dwell, cost))
 
     def write_fields(self, fact: Transition) -> None:
@@ -929,7 +928,9 @@ class TransitionLog:
         if fact.verdict is not None or fact.internal or fact.tokens or fact.reason:
             fields |= _seldom(fact)
         if fact.overhead is not None:
-            fields["overhead_s"] = (fact.overhead * 1e9 + WHOLE - WHOLE) / 1e9
+            fields["overhead_s"] = (
+                fact.overhead * 1e9 + WHOLE - WHOLE
+            ) / 1e9  # `micros`, inline, but nanoseconds
         if self._trace is not None:
             fields |= self._span()
         return fields

@@ -452,9 +452,9 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         "tool": call.name,
         "outcome": result.outcome,
         "content": result.content,
-        # `micros`; no tool ran: the time of the decision
-        "at": ((result.at or run.deps.clock.time()) * 1e6 + WHOLE - WHOLE) / 1e6,
-        "seconds": (result.seconds * 1e6 + WHOLE - WHOLE) / 1e6,
+        # If no tool ran, the time of the decision.
+        "at": ((result.at or run.deps.clock.time()) * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`, inline
+        "seconds": (result.seconds * 1e6 + WHOLE - WHOLE) / 1e6,  # `micros`, inline
     }
     announced = admitted.call
     if (admitted.spec if call.name == announced.name else run.deps.tools.find(call.name)) is None:

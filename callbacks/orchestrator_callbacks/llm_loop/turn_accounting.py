@@ -126,7 +126,7 @@ def note_time(run: LoopRun) -> None:
     cursor = run.cursor
     if cursor.started_at is not None:
         seconds = cursor.entered_at - cursor.started_at
-        run.ctx.spent.seconds = (seconds * 1e6 + WHOLE - WHOLE) / 1e6  # `micros`
+        run.ctx.spent.seconds = (seconds * 1e6 + WHOLE - WHOLE) / 1e6  # `micros`, inline
 
 
 def _count(seen: Progress, call: ObservedCall) -> None:
