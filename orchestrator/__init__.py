@@ -68,19 +68,19 @@ if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop.agent import Orchestrator as Orchestrator
     from orchestrator.runtime.llm_loop.agent_tool import agent_tool as agent_tool
     from orchestrator.runtime.llm_loop.result import Result as Result
-    from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator as AgentOrchestrator
-    from orchestrator.runtime.pipeline.orchestration.agent import CheckpointManager as CheckpointManager
-    from orchestrator.runtime.pipeline.orchestration.machine import (
+    from orchestrator.runtime.pipeline.orchestration import AgentOrchestrator as AgentOrchestrator
+    from orchestrator.runtime.pipeline.orchestration import CheckpointManager as CheckpointManager
+    from orchestrator.runtime.pipeline.orchestration import (
         InvalidTransitionError as InvalidTransitionError,
     )
-    from orchestrator.runtime.pipeline.orchestration.machine import (
+    from orchestrator.runtime.pipeline.orchestration import (
         OrchestrationStateMachine as OrchestrationStateMachine,
     )
-    from orchestrator.runtime.pipeline.orchestration.machine import (
+    from orchestrator.runtime.pipeline.orchestration import (
         StateMachineObserver as StateMachineObserver,
     )
-    from orchestrator.runtime.pipeline.orchestration.machine import StateMetrics as StateMetrics
-    from orchestrator.runtime.pipeline.orchestration.machine import StateTransition as StateTransition
+    from orchestrator.runtime.pipeline.orchestration import StateMetrics as StateMetrics
+    from orchestrator.runtime.pipeline.orchestration import StateTransition as StateTransition
     from orchestrator.runtime.ralph.ralph import RalphOrchestrator as RalphOrchestrator
     from orchestrator.runtime.run_stream import RunStream as RunStream
     from orchestrator.runtime.runs.runs import Runs as Runs
@@ -143,8 +143,8 @@ _PUBLIC = {
 """Public name -> the module it lives in; empty for the guards' own package."""
 
 _SPECIFIED = {
-    "AgentOrchestrator": "runtime.pipeline.orchestration.agent",
-    "CheckpointManager": "runtime.pipeline.orchestration.agent",
+    "AgentOrchestrator": "runtime.pipeline.orchestration",
+    "CheckpointManager": "runtime.pipeline.orchestration",
     "CodeBlocksFound": "machines.rlm.code_mode",
     "CodeExecuted": "machines.rlm.code_mode",
     "CodeModeContext": "machines.rlm.code_mode",
@@ -152,19 +152,19 @@ _SPECIFIED = {
     "CodeModeState": "machines.rlm.code_mode",
     "DepthExceeded": "machines.rlm.code_mode",
     "FinalAnswerFound": "machines.rlm.code_mode",
-    "InvalidTransitionError": "runtime.pipeline.orchestration.machine",
+    "InvalidTransitionError": "runtime.pipeline.orchestration",
     "LLMResponseReceived": "machines.rlm.model",
     "MaxIterationsReached": "machines.rlm.model",
     "NoToolCalls": "machines.rlm.tools_mode",
     "OrchestrationState": "machines.pipeline.model",
-    "OrchestrationStateMachine": "runtime.pipeline.orchestration.machine",
+    "OrchestrationStateMachine": "runtime.pipeline.orchestration",
     "Orchestrator": "runtime.llm_loop.agent",
     "OrchestratorState": "machines.ralph.model",
     "PolicyStop": "machines.rlm.model",
     "RalphOrchestrator": "runtime.ralph.ralph",
-    "StateMachineObserver": "runtime.pipeline.orchestration.machine",
-    "StateMetrics": "runtime.pipeline.orchestration.machine",
-    "StateTransition": "runtime.pipeline.orchestration.machine",
+    "StateMachineObserver": "runtime.pipeline.orchestration",
+    "StateMetrics": "runtime.pipeline.orchestration",
+    "StateTransition": "runtime.pipeline.orchestration",
     "StoppingPolicy": "machines.rlm.policy",
     "ToolCallsFound": "machines.rlm.tools_mode",
     "ToolsExecuted": "machines.rlm.tools_mode",

@@ -22,8 +22,9 @@ from orchestrator.machines.pipeline.model import (
     Validation,
     Validator,
 )
-from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator, CheckpointManager
-from orchestrator.runtime.pipeline.orchestration.machine import (
+from orchestrator.runtime.pipeline.orchestration import (
+    AgentOrchestrator,
+    CheckpointManager,
     InvalidTransitionError,
     OrchestrationStateMachine,
     StateMachineObserver,

@@ -16,7 +16,7 @@ from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.rlm.code_mode import CODE_MODE
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE
-from orchestrator.runtime.pipeline.orchestration import agent
+from orchestrator.runtime.pipeline import orchestration
 from tests.cli.conftest import Cli
 from tests.cli.recorded import JOURNAL, Tape, record
 
@@ -61,4 +61,4 @@ def test_the_names_of_graphs_are_those_of_the_graphs() -> None:
     groups = {PIPELINE: "pipeline", RALPH: "ralph", CODE_MODE: "rlm", TOOLS_MODE: "rlm"}
     assert {graph.name: group for graph, group in groups.items()} == run_service.GROUPS
     assert (APPROVAL.name, LLM_LOOP.name) == (run_service.APPROVAL, run_service.LLM_LOOP)
-    assert run_service.CHECKPOINT == agent.GRAPH
+    assert run_service.CHECKPOINT == orchestration.GRAPH

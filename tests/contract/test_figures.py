@@ -65,7 +65,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.llm_loop.agent_tool": {
         "MAX_DEPTH": 8,
     },
-    "orchestrator.runtime.pipeline.orchestration.agent": {
+    "orchestrator.runtime.pipeline.orchestration": {
         "VERSION": 1,
     },
     "orchestrator.runtime.ralph.coding_agent": {

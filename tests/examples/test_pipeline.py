@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Outcome
-from orchestrator.examples.pipeline import SPEC, check, judge, search, stages
+from orchestrator.examples.pipeline import SPEC, check, judge, stages
 from orchestrator.machines.pipeline.model import FeedbackKind, OrchestrationState
 from orchestrator.pipeline import Feedback, Implementation, Pipeline, PipelineLimits, Plan, StageRequest
 
@@ -33,24 +33,24 @@ def whole() -> dict[str, Any]:
 
 
 def test_the_search_finds_the_shortest_chain_and_always_the_same() -> None:
-    found = search.shortest([("A b", "a b"), ("C", "c")])
+    found = stages.shortest([("A b", "a b"), ("C", "c")])
     assert found is not None
     assert [step.line for step in found] == ["value.lower()"]
-    assert search.shortest([(" b a", "a-b"), ("d c", "c-d")]) == search.shortest(
+    assert stages.shortest([(" b a", "a-b"), ("d c", "c-d")]) == stages.shortest(
         [(" b a", "a-b"), ("d c", "c-d")]
     )
-    one = search.shortest([("level", True), ("Noon", True), ("moon", False)])
+    one = stages.shortest([("level", True), ("Noon", True), ("moon", False)])
     assert one is not None
     assert len(one) == 2
 
 
 @pytest.mark.parametrize("examples", [[("a", 17)], [("a", "b"), ("a", "c")], [("", {})]])
 def test_the_search_says_so_where_there_is_none(examples: list[tuple[Any, Any]]) -> None:
-    assert search.shortest(examples) is None
+    assert stages.shortest(examples) is None
 
 
 def test_true_is_not_1() -> None:
-    found = search.shortest([("a", 1)])
+    found = stages.shortest([("a", 1)])
     assert found is not None
     assert found[-1].line == "len(value)"
 

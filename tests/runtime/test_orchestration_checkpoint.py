@@ -25,7 +25,7 @@ from orchestrator import (
 )
 from orchestrator.errors import Corrupt, Held, StoreDown, TooNew
 from orchestrator.kernel.journal import Draft, Lease
-from orchestrator.runtime.pipeline.orchestration.agent import GRAPH, KIND
+from orchestrator.runtime.pipeline.orchestration import GRAPH, KIND
 from orchestrator.telemetry import Metrics, TransitionLog
 from tests.telemetry.sampling import sampled
 
@@ -184,7 +184,7 @@ def written(change: Callable[[dict[str, Any]], None]) -> CheckpointManager:
 
 def signed(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
     """Make a change, and a checksum that fits it: the history itself has to be found out."""
-    from orchestrator.runtime.pipeline.orchestration.agent import _checksum
+    from orchestrator.runtime.pipeline.orchestration import _checksum
 
     def changed(body: dict[str, Any]) -> None:
         change(body)

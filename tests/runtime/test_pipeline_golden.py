@@ -17,7 +17,7 @@ from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import OrchestrationState, PipelineLimits, StageRequest
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
+from orchestrator.runtime.pipeline.orchestration import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage, limits_within
 from orchestrator.runtime.service.runtime import Runtime

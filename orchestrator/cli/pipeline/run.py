@@ -39,8 +39,8 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.model import PipelineLimits
 from orchestrator.runtime.llm_loop.result import ended_as
-from orchestrator.runtime.pipeline.orchestration import agent
-from orchestrator.runtime.pipeline.orchestration.machine import RunMetrics
+from orchestrator.runtime.pipeline import orchestration
+from orchestrator.runtime.pipeline.orchestration import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline, PipelineResult
 from orchestrator.runtime.service.restored_run import path_of
 from orchestrator.settings import build
@@ -310,7 +310,7 @@ def report(
             head = await store.run(run)
             return head.run_id, await metrics_of(store, head)
         heads, _ = await store.heads()
-        ours = [head for head in heads if head.graph in (PIPELINE.name, agent.GRAPH)]
+        ours = [head for head in heads if head.graph in (PIPELINE.name, orchestration.GRAPH)]
         if not ours:
             raise ConfigError(
                 f"no run of the pipeline in {store.journal.address}: "
@@ -343,8 +343,8 @@ def state_bars(run_id: str, metrics: RunMetrics) -> str:
 
 async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
     """Return the figures of a stored run. Raises ConfigError for a run of another graph."""
-    if head.graph == agent.GRAPH:
-        machine = await agent.CheckpointManager(store.journal, head.run_id).load(observers=())
+    if head.graph == orchestration.GRAPH:
+        machine = await orchestration.CheckpointManager(store.journal, head.run_id).load(observers=())
         if machine is not None:
             return machine.metrics
     if head.graph != PIPELINE.name:

@@ -1,1 +1,0 @@
-"""The pipeline as a state machine with metrics that the host drives itself."""
