@@ -40,10 +40,6 @@ class Hooks:
     modules: tuple[object, ...] = ()
     """Modules in which callbacks and conditions are looked up by name."""
 
-    def named(self, *names: str) -> tuple[tuple[str, Hook], ...]:
-        """Return (name, hook) for each of `names`, in that order."""
-        return tuple((name, hook) for name in names for hook in self.by_name.get(name, ()))
-
     def __contains__(self, name: str) -> bool:
         return name in self.by_name
 

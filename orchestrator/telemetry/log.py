@@ -928,9 +928,8 @@ class TransitionLog:
         if fact.verdict is not None or fact.internal or fact.tokens or fact.reason:
             fields |= _seldom(fact)
         if fact.overhead is not None:
-            fields["overhead_s"] = (
-                fact.overhead * 1e9 + WHOLE - WHOLE
-            ) / 1e9  # `micros`, inline, but nanoseconds
+            # `micros`, inline, but nanoseconds
+            fields["overhead_s"] = (fact.overhead * 1e9 + WHOLE - WHOLE) / 1e9
         if self._trace is not None:
             fields |= self._span()
         return fields

@@ -66,7 +66,7 @@ def test_a_sync_hook_is_refused_and_a_sync_helper_is_none() -> None:
 def test_ours_are_unique_and_the_hosts_may_be_many() -> None:
     one, other = types.SimpleNamespace(enter_done=nothing), types.SimpleNamespace(enter_done=nothing)
     assert rules(hooks(), one, other) == [LintRule.DUPLICATE_HOOK]
-    assert len(collect(TOY, hooks(), extra=[one, other]).named("enter_done")) == 2
+    assert len(collect(TOY, hooks(), extra=[one, other]).by_name["enter_done"]) == 2
 
 
 def test_all_problems_of_all_modules_stand_in_one_error() -> None:
@@ -91,7 +91,7 @@ def test_an_object_with_an_async_call_and_a_partial_are_hooks() -> None:
 
 def test_points_are_names_that_the_caller_runs_by_itself() -> None:
     bound = collect(TOY, hooks(), extra=[types.SimpleNamespace(before_request=_point)], points=POINTS)
-    assert [name for name, _ in bound.named("before_request")] == ["before_request"]
+    assert len(bound.by_name["before_request"]) == 1
 
 
 def test_what_a_module_imports_is_not_its_hook() -> None:
@@ -123,11 +123,6 @@ def test_classes_in_a_module_are_no_hooks() -> None:
     module = types.ModuleType("mine")
     module.Helper = type("Helper", (), {"__module__": "mine"})  # type: ignore[attr-defined]
     collect(TOY, hooks(), module)
-
-
-def test_named_gives_the_named_first_and_the_general_second() -> None:
-    bound = collect(TOY, hooks(enter_state=nothing))
-    assert [name for name, _ in bound.named("enter_work", "enter_state")] == ["enter_work", "enter_state"]
 
 
 # ---- what is given as a hook and is none ----

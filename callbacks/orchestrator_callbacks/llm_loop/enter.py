@@ -89,7 +89,7 @@ async def enter_handle_completion(run: LoopRun) -> LoopEvent:
     issue = await answer.validate(run)
     if issue is None:
         return LoopEvent.COMPLETION_SUCCESS
-    answer.request_another(run, issue)
+    answer.request_another(run, issue)  # never False: `validate` returns no issue about an incomplete answer
     return LoopEvent.COMPLETION_RETRY
 
 
