@@ -32,8 +32,9 @@ ROOT = Path(__file__).parents[2]
 GENERATED = "generated code"
 
 LIMITS = {"bare": (180, 33), "full": (305, 42)}
-"""The most calls of a turn, and the most files that they are in, by contestant. Lower them with each improvement. With a
-journal on disk some calls depend on which thread is first: 291 to 295 are counted."""
+"""The most calls of a turn, and the most files that they are in, by contestant. Lower them with each improvement.
+
+With a journal on disk some calls depend on which thread is first: 291 to 295 are counted."""
 
 SHORT, LONG = 20, 40
 """Turns of the two runs whose difference is counted."""
