@@ -2,12 +2,16 @@
 
 The records of a run of approval have the whole plan, so any process that reads the journal can show it, and an answer
 names the digest of exactly these bytes. Only a process with the project's folder carries the answer out.
+
+The decisions of guards have the inputs that lead to the same verdict again. The record of a transition, or of the
+parking of a run, has one row for each guard that led to it, which `evaluation.read_row` reads. The window of the
+progress guard is not repeated there: the row names the field of the context that has it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
@@ -18,6 +22,7 @@ from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectL
 from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
 from orchestrator.machines.approval.graph import ApprovalState, PlanStatus
 from orchestrator.machines.question import Question
+from orchestrator_guards.evaluation import FUNCTIONS, GUARDS, Guard, GuardEvaluation, read_row
 
 PLAN: Final = "plan"
 """Reason and tool of the question; also the name in `RunHead.waiting`."""
@@ -316,3 +321,77 @@ class StoredRun:
 def _window(before: Sequence[Any], moved: Mapping[str, Any]) -> list[Any]:
     """Return a window after a change."""
     return [*before[len(before) - moved["last"] :], *moved["add"]]
+
+
+# ---- the decisions of guards ----
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDecision:
+    """One evaluation of a guard, and its place in the run."""
+
+    seq: int
+    """Number of the record."""
+    state: str
+    """The state in which it was evaluated."""
+    event: str
+    """Event of the transition that followed; "" if the run was parked."""
+    evaluation: GuardEvaluation
+
+
+@dataclass(slots=True)
+class GuardCheck:
+    """The result of the evaluation of all recorded decisions again."""
+
+    confirmed: int = 0
+    unknown: int = 0
+    """Decisions of guards that are not given: those of a host."""
+    different: list[GuardDecision] = field(default_factory=list)
+    """Decisions for which the guard gives another verdict."""
+
+
+def guard_decisions(run_id: str, records: Iterable[Record]) -> Iterator[GuardDecision]:
+    """Yield the decisions of a run, in their order. Raises ValueError for a row of another form."""
+    stored = StoredRun(run_id)
+    waiting: list[GuardDecision] = []
+    for record in records:
+        if waiting and record.kind != "context":  # the context of a transition is the record after it
+            yield from _resolved(waiting, stored)
+            waiting = []
+        state = stored.state
+        stored.fold(record.kind, record.body)
+        if record.kind == "transition":
+            state = str(record.body["source"])
+        event = str(record.body.get("event", ""))
+        rows = record.body.get(GUARDS, ()) if record.kind in _KINDS else ()
+        waiting += (GuardDecision(record.seq, state, event, read_row(row)) for row in rows)
+    yield from _resolved(waiting, stored)
+
+
+def check_decisions(
+    run_id: str, records: Iterable[Record], functions: Mapping[str, Guard] = FUNCTIONS
+) -> GuardCheck:
+    """Evaluate each recorded decision of a run again. Raises ValueError for a row or inputs of another form."""
+    found = GuardCheck()
+    for decision in guard_decisions(run_id, records):
+        if not decision.evaluation.is_known(functions):
+            found.unknown += 1
+        elif decision.evaluation.holds(functions):
+            found.confirmed += 1
+        else:
+            found.different.append(decision)
+    return found
+
+
+_KINDS = frozenset(("transition", "parked"))
+
+
+def _resolved(waiting: Iterable[GuardDecision], stored: StoredRun) -> Iterator[GuardDecision]:
+    """Put the value of the context into each input that names a field of it."""
+    for one in waiting:
+        evaluation = one.evaluation
+        window = evaluation.named.get("window")
+        if isinstance(window, str):
+            inputs = tuple(stored.context[window] if name == window else name for name in evaluation.inputs)
+            evaluation = evaluation._replace(inputs=inputs)
+        yield GuardDecision(one.seq, one.state, one.event, evaluation)

@@ -149,7 +149,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "SLOWEST_BEAT": 1.0,
         "GRACE": 2.5,
     },
-    "orchestrator.journal.postgres.schema": {
+    "orchestrator.journal.postgres.session": {
         "VERSION": 2,
         "OLDEST_SERVER": 140000,
     },
@@ -163,7 +163,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.journal.sqlite.row": {
         "BIG": 1048576,
     },
-    "orchestrator.journal.sqlite.handle": {
+    "orchestrator.journal.sqlite": {
         "OPERATOR_PAGES": 100,
     },
     "orchestrator.journal.sqlite.high_water": {
@@ -194,7 +194,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.journal.sqlite.writer": {
         "CHECKPOINT_PAGES": 1000,
     },
-    "orchestrator.journal.writer_thread": {
+    "orchestrator.journal.durable": {
         "ENOUGH": 64,
     },
     "orchestrator_guards.approval": {

@@ -107,7 +107,7 @@ async def test_an_interrupted_upgrade_leaves_the_earlier_version(
 ) -> None:
     before = await old(database)
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.journal.postgres.schema._fill_heads", lambda _: 1 / 0)
+        patch.setattr("orchestrator.journal.postgres.session._fill_heads", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await PostgresJournal(database).open()
     assert version(database) == 1

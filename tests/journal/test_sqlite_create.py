@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from orchestrator.errors import StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, handle, high_water, place, schema
+from orchestrator.journal.sqlite import SqliteHandle, SqliteJournal, high_water, place, schema
 from orchestrator.testing.journal_contract import BODY
 
 PROCESSES = 3
@@ -82,7 +82,7 @@ async def test_an_opening_that_fails_leaves_the_journal_that_another_process_has
     connect = high_water.connect_proved
     monkeypatch.setattr(high_water, "connect_proved", refused_after_another_came)
     with pytest.raises(StoreDown, match="the disk is full"):
-        await asyncio.to_thread(handle.SqliteHandle, path, queue=1, busy=1.0)
+        await asyncio.to_thread(SqliteHandle, path, queue=1, busy=1.0)
     monkeypatch.undo()
     assert await runs_of(path) == ["other"]
 

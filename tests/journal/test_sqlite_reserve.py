@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError, StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, handle, place
+from orchestrator.journal import sqlite
+from orchestrator.journal.sqlite import SqliteJournal, place
 from orchestrator.journal.sqlite.place import GRANT, SIZE, Reserve
 from orchestrator.kernel.journal import Posted
 from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
@@ -27,7 +28,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(place, "EVERY", 0.0)
-    monkeypatch.setattr(handle, "EVERY", 0.01)
+    monkeypatch.setattr(sqlite, "EVERY", 0.01)
     monkeypatch.setattr(Reserve, "free", lambda _: disk.free)
     return disk
 

@@ -17,9 +17,9 @@ import apsw
 import pytest
 
 from orchestrator.errors import StoreDown
+from orchestrator.journal.durable import ENOUGH
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.owner import BEATS, SqlitePresence
-from orchestrator.journal.writer_thread import ENOUGH
 from orchestrator.testing.journal_contract import BODY, NOTE, PARKED, write
 
 ANSWERED_WITHIN = 30.0

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from orchestrator import Agent, Limits, LLMError, MemoryJournal
-from orchestrator.journal.guard_decision import GuardCheck, check_decisions, guard_decisions
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.stored_run import GuardCheck, check_decisions, guard_decisions
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Response, Usage
 from orchestrator.llm.retry import RetryPolicy

@@ -8,7 +8,7 @@ A lost connection is opened again, and the outcome of the interrupted work is lo
 the server stays away for longer than `patience`: it gets StoreDown, and the next call tries again. A server that may
 lose acknowledged data is refused.
 
-The database's clock and locks decide which owner lives (`presence`). The tables are in one schema (`schema`). A
+The database's clock and locks decide which owner lives (`presence`). The tables are in one schema (`session`). A
 connection pool between the processes and the server must keep one connection for each session.
 """
 
@@ -32,9 +32,9 @@ except ImportError as error:
 
 from orchestrator.journal.durable import DurableJournal
 from orchestrator.journal.postgres import read
-from orchestrator.journal.postgres.handle import PostgresHandle
-from orchestrator.journal.postgres.presence import Holder, holders
+from orchestrator.journal.postgres.presence import Holder, PostgresPresence, holders
 from orchestrator.journal.postgres.read import PostgresHealth, examine, head_counts, size
+from orchestrator.journal.postgres.session import POOL, Db, PostgresSession, pooled, process
 from orchestrator.journal.postgres.writer import (
     PostgresAppend,
     PostgresClaim,
@@ -43,6 +43,7 @@ from orchestrator.journal.postgres.writer import (
     PostgresPrune,
     PostgresRelease,
     PostgresRemove,
+    PostgresWriter,
 )
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.cancellation import running_loop
@@ -58,6 +59,89 @@ from orchestrator.kernel.journal import (
 )
 
 T = TypeVar("T")
+
+
+class PostgresHandle:
+    """All open resources. The constructor opens them or raises; `given_up`, once set, ends the wait for a server."""
+
+    def __init__(
+        self,
+        address: JournalAddress,
+        *,
+        tables: str,
+        name: str,
+        ttl: float,
+        patience: float,
+        opening: float,
+        queue: int,
+        create: bool,
+        only_reads: bool,
+        given_up: threading.Event,
+    ) -> None:
+        self.pid = os.getpid()
+        self.presence = PostgresPresence(name, ttl)
+        self._reader = PostgresSession(
+            address, tables=tables, patience=patience, create=create, only_reads=only_reads
+        )
+        self._reader.stopping = given_up
+        self._reader.run(lambda _: None, opening)
+        self._session = PostgresSession(
+            address, tables=tables, patience=patience, only_reads=only_reads, greet=self.presence.greet
+        )
+        self._session.stopping = given_up
+        self.writer = PostgresWriter(self._session, self.presence, limit=queue, name=str(address))
+        try:
+            self._refuse_shared(address)
+            if not only_reads:
+                self._session.run(self.presence.begin if name else lambda _: None)
+        except BaseException:
+            self._session.close()
+            self._reader.close()
+            raise
+        # Open now: a caller that gives up from here on is too late, and must not stop the waits of others.
+        self._reader.stopping, self._session.stopping = threading.Event(), threading.Event()
+        self.writer.start()
+
+    def _refuse_shared(self, address: JournalAddress) -> None:
+        """Raise StoreDown if a pool between us and the server lets our two connections share one session.
+
+        A pool reports a process number of its own, the server another. A pool that keeps a session for each client is
+        accepted. Another kind of pool is noticed here unless all its sessions are in use; then its first error
+        reveals it.
+        """
+        if self._reader.run(pooled) and self._session.run(process) == self._reader.run(process):
+            raise StoreDown(f"journal {address} {POOL}")
+
+    def read(self, work: Callable[[Db], T]) -> T:
+        """Read something, in the thread of the readers."""
+        return self._reader.run(work)
+
+    def hurry_until(self, then: float) -> None:
+        """Do not wait for an unreachable server until `then` (monotonic seconds)."""
+        self._reader.hurried_until = self._session.hurried_until = then
+
+    def hurry(self) -> None:
+        """Do not wait for a server any more, because the journal is being closed."""
+        self._reader.stopping.set()
+        self._session.stopping.set()
+
+    def close(self) -> None:
+        """Write the queued jobs, then release everything.
+
+        A second call has no effect. In a forked child the resources belong to the parent.
+        """
+        if self.pid != os.getpid():
+            self.abandon()
+            return
+        self.hurry()
+        self.writer.stop()
+        self._reader.close()
+
+    def abandon(self) -> None:
+        """Drop everything without touching it."""
+        self._session.abandon()
+        self._reader.abandon()
+
 
 LOOK_AGAIN: Final = 0.1
 """Seconds between two checks of a holder whose connection is lost and who may still return."""

@@ -14,7 +14,7 @@ from psycopg import errors, sql
 from orchestrator.errors import Corrupt, JournalError, RunUnknown
 from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.codec import Row, disagreement, records_of, verified_blob
-from orchestrator.journal.postgres import schema
+from orchestrator.journal.postgres import session
 from orchestrator.journal.postgres.presence import LIVING
 from orchestrator.journal.postgres.session import client_parameters, unreachable
 from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
@@ -285,9 +285,9 @@ def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
                 problems.append(str(error))
     problems += _blobs(db)
     return PostgresHealth(
-        version=schema.VERSION,
+        version=session.VERSION,
         server=".".join(map(str, divmod(db.info.server_version, 10000))),
-        settings=schema.settings(db),
+        settings=session.settings(db),
         runs=len(heads),
         records=records,
         open=tuple(head for head in heads if head.status != "ended"),

@@ -50,9 +50,9 @@ from orchestrator.journal.codec import (
     head_change,
     only_claims,
 )
+from orchestrator.journal.durable import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.journal.postgres.presence import LIVING, LOCKED, PostgresPresence
 from orchestrator.journal.postgres.session import PostgresSession, explain
-from orchestrator.journal.writer_thread import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 # ruff: noqa: S608  the only text that is put into statements is our own

@@ -5,13 +5,17 @@ that open the journal only one upgrades it. A process that ends at any point lea
 one; what it leaves of a backup is reused or replaced. A process of an earlier version that uses the journal must end
 first. One that only has it open cannot write to it afterwards, because its statements name a column that has another
 name now.
+
+A copy of a journal file with its blobs is durable and verified before it gets its name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -19,11 +23,111 @@ import orjson
 
 from orchestrator.errors import Corrupt, StoreDown
 from orchestrator.journal.codec import HEAD_KINDS, head_of
-from orchestrator.journal.sqlite import file_copy, high_water, schema
+from orchestrator.journal.sqlite import high_water, place, schema
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import beside
 from orchestrator.journal.sqlite.row import COLUMNS, RunRow, position_sum, proved, usage_columns
-from orchestrator.journal.sqlite.schema import checksum
+from orchestrator.journal.sqlite.schema import checksum, hide_earlier
+
+# ---- copies ----
+
+
+def write_copy(
+    db: apsw.Connection, blobs: Path, target: Path, *, verify: Callable[[Path], None], link: bool = False
+) -> None:
+    """Copy the journal that `db` has open to `target`, which must not exist. Raises StoreDown.
+
+    `verify` raises StoreDown for a bad copy. With `link` the big blobs are hard links to the originals, which nothing
+    ever changes.
+    """
+    refuse_existing(target)
+    hide_earlier(db)  # the copy is of the same version
+    part = beside(target, ".part")
+    remove(part)
+    try:
+        # One read transaction, beside which writers continue; the copy has no free pages and no log.
+        db.execute("VACUUM INTO ?", (str(part),))
+        part.chmod(0o600)
+        close_for_good(part)
+        copy_blobs(blobs, part, link=link)
+        verify(part)
+        close_for_good(part)  # the check opened it, which may have given it an identity
+        put(part, target)
+    except OSError as error:
+        raise StoreDown(f"backup {target} cannot be written: {error.strerror or error}") from error
+    except apsw.Error as error:
+        raise StoreDown(f"backup {target} cannot be written: {error}") from error
+    finally:
+        remove(part)
+
+
+def close_for_good(part: Path) -> None:
+    """Mark a copy as not in use, and remove the identity of its original: no mark belongs to it."""
+    db = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        if db.table_exists("main", "mark"):
+            db.execute("DELETE FROM mark")
+    finally:
+        db.close()
+
+
+def copy_blobs(folder: Path, part: Path, *, link: bool = False) -> None:
+    """Copy the files of big blobs beside a copy."""
+    if not folder.is_dir():
+        return
+    copy = beside(part, "-blobs")
+    copy.mkdir(mode=0o700)
+    for file in folder.iterdir():
+        if not file.name.endswith(".tmp"):
+            # A file may be removed meanwhile; if a run of the copy needs it, the check reports that.
+            with contextlib.suppress(FileNotFoundError):
+                _copy(file, copy / file.name, link=link)
+    place.sync_folder(copy)
+
+
+def _copy(file: Path, copy: Path, *, link: bool) -> None:
+    if link:
+        with contextlib.suppress(OSError):  # a file system without hard links
+            os.link(file, copy)
+            return
+    shutil.copyfile(file, copy)
+    _sync(copy)
+
+
+def put(part: Path, target: Path) -> None:
+    """Make the parts durable, then give them their names: the blobs first, the file that names them last."""
+    _sync(part)
+    if beside(part, "-blobs").is_dir():
+        beside(part, "-blobs").replace(beside(target, "-blobs"))
+    os.link(part, target)  # unlike a rename it cannot replace a journal that was created meanwhile
+    part.unlink()
+    place.sync_folder(target.parent)
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raise StoreDown if there is a journal of this name, or a part of one."""
+    for path in (target, beside(target, "-wal"), beside(target, "-blobs")):
+        if path.exists():
+            raise StoreDown(f"{path} exists and was not overwritten")
+
+
+def remove(part: Path) -> None:
+    """Remove a copy that did not get its name."""
+    for suffix in ("", "-wal", "-shm"):
+        beside(part, suffix).unlink(missing_ok=True)
+    for suffix in ("-blobs", "-owners"):
+        shutil.rmtree(beside(part, suffix), ignore_errors=True)
+
+
+# ---- the upgrade ----
 
 PATIENCE = 60.0
 """Seconds to wait for another process that upgrades the journal."""
@@ -107,7 +211,7 @@ def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
     )  # beside the open transaction, which `VACUUM INTO` cannot be part of
     try:
         blobs = beside(path, "-blobs")
-        file_copy.write_copy(source, blobs, target, verify=functools.partial(_verify, db), link=True)
+        write_copy(source, blobs, target, verify=functools.partial(_verify, db), link=True)
     finally:
         high_water.close_connection(source)
 

@@ -32,6 +32,7 @@ from orchestrator.journal.codec import (
     head_change,
     only_claims,
 )
+from orchestrator.journal.durable import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import REMOVED, HighWater, HighWaterMark, close_connection
 from orchestrator.journal.sqlite.owner import SqlitePresence
@@ -47,7 +48,6 @@ from orchestrator.journal.sqlite.row import (
     usage_columns,
 )
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
-from orchestrator.journal.writer_thread import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 CHECKPOINT_PAGES = 1000
