@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.drawing.element import duration as duration
-    from orchestrator.drawing.layout import GraphMarks as GraphMarks
     from orchestrator.drawing.notebook import bundle as bundle
+    from orchestrator.drawing.svg import GraphMarks as GraphMarks
     from orchestrator.engines.dbos import DbosDispatcher as DbosDispatcher
     from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.journal.postgres import PostgresJournal as PostgresJournal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "DbosDispatcher": "engines.dbos",
-    "GraphMarks": "drawing.layout",
+    "GraphMarks": "drawing.svg",
     "McpServer": "providers.mcp",
     "PostgresJournal": "journal.postgres",
     "ProcrastinateDispatcher": "engines.procrastinate",

@@ -17,8 +17,7 @@ from orchestrator.cli.output import check_picture, save_picture, say, say_json, 
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.shipped import HOOKS, SHIPPED, named
 from orchestrator.cli.spread import spread, spread_options
-from orchestrator.drawing.layout import GraphMarks
-from orchestrator.drawing.svg import svg
+from orchestrator.drawing.svg import GraphMarks, svg
 from orchestrator.errors import ConfigError, GraphError
 from orchestrator.kernel.graph import FORMATS, Graph
 from orchestrator.runtime.runs.story import Story, path_marks, run_marks

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import RUN_FILTERS, query
-from orchestrator.console.pages import Console, while_connected
+from orchestrator.console.pages import RUN_FILTERS, Console, query, while_connected
 from orchestrator.console.runs_page import Selection
 from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.errors import ConfigError

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import segment
-from orchestrator.console.pages import Console, PageFault
+from orchestrator.console.pages import Console, PageFault, segment
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
 from orchestrator.journal.stored_run import PLAN
 from orchestrator.kernel.journal import RunHead

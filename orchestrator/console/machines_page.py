@@ -11,9 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import OUTCOMES
 from orchestrator.console.feed import MOST, MachineReader, MachineWindow
-from orchestrator.console.pages import Console, PageFault
+from orchestrator.console.pages import OUTCOMES, Console, PageFault
 from orchestrator.console.run_page import GraphView
 from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.runtime.runs.listing import MachineHistory

@@ -1,28 +1,282 @@
-"""Shared parts of all pages: the console, its templates, and the frame around a page."""
+"""Shared parts of all pages: values as text and markup, the console, its templates, and the frame around a page.
+
+All text of a run passes `visible`. Jinja escapes markup; `visible` also makes control characters, bidirectional marks
+and characters without a width visible, so that a call cannot look like another one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from orchestrator.console.access import Access, Actor, session_of
-from orchestrator.console.display import FILTERS, query
 from orchestrator.console.feed import Feed, MachineReader
-from orchestrator.drawing.stylesheet import STATUSES
+from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import RunCounts, RunHead
+from orchestrator.kernel.outcome import Outcome
 from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.runs.story import status_name
+from orchestrator.telemetry.escape import KEPT
+from orchestrator.telemetry.escape import escape as visible_escapes
 from orchestrator.version import __version__
 
+# ---- values as text and markup ----
+
+OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
+
+
+def status_of(head: RunHead) -> StatusStyle:
+    """Return the status of a run."""
+    return STATUSES[status_name(head)]
+
+
+def detail_of(head: RunHead) -> str:
+    """Return the detail of a status: its reason, or the tools that the run waits for."""
+    if head.waiting:
+        return head.waiting
+    return "" if head.reason in {"", "none"} else head.reason.replace("_", " ")
+
+
+RUN_FILTERS: Final[Mapping[str, Mapping[str, object]]] = {
+    "open": {"status": "open"},
+    "waiting": {"status": "parked", "waiting": True},
+    "parked": {"status": "parked", "waiting": False},
+    **{outcome: {"status": "ended", "outcome": outcome} for outcome in OUTCOMES},
+}
+"""Tile of the page of runs -> its conditions."""
+
+
+class Tile(NamedTuple):
+    """A count on the page of runs, which selects those runs."""
+
+    name: str
+    amount: int
+    status: StatusStyle | None
+
+
+def tiles(counts: RunCounts) -> list[Tile]:
+    """Return the tiles of a count. Outcomes that no run has are left out, except the common ones."""
+    always = {"completed", "failed"}
+    found = [
+        Tile("", counts.total, None),
+        Tile("open", counts.open, STATUSES["running"]._replace(word="Open")),
+        Tile("waiting", counts.waiting, STATUSES["waiting"]),
+        Tile("parked", counts.parked - counts.waiting, STATUSES["paused"]),
+    ]
+    return found + [
+        Tile(outcome, counts.outcomes.get(outcome, 0), STATUSES[outcome])
+        for outcome in OUTCOMES
+        if outcome in always or counts.outcomes.get(outcome, 0)
+    ]
+
+
+_KILO: Final = 1_024
+_UNITS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
+_MINUTE: Final = 60.0
+
+
+def visible(text: object, most: int = 0) -> str:
+    """Return text with invisible characters as escapes; with `most`, cut at so many characters."""
+    whole = str(text)
+    if most and len(whole) > most:
+        return f"{visible_escapes(whole[:most], KEPT)}…"
+    return visible_escapes(whole, KEPT)
+
+
+def line(text: object, most: int = 0) -> str:
+    """Return `visible` text as one line: line breaks are escapes too."""
+    whole = str(text)
+    cut = f"{whole[:most]}…" if most and len(whole) > most else whole
+    return visible_escapes(cut, "")
+
+
+def span(seconds: float | None) -> str:
+    """Return a length of time with a suitable precision; an en dash for an unknown one."""
+    if seconds is None:
+        return "–"
+    seconds = max(seconds, 0.0)
+    if seconds < 0.001:  # noqa: PLR2004
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    first = next(place for place, (_, size) in enumerate(_UNITS) if seconds >= size)
+    unit, size = _UNITS[first]
+    below, part = _UNITS[first + 1]
+    count, rest = divmod(round(seconds / part), round(size / part))
+    return f"{count} {unit} {rest} {below}" if rest else f"{count} {unit}"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago a moment was, in its largest unit."""
+    if seconds < 1:
+        return "now"
+    unit, size = next(pair for pair in _UNITS if seconds >= pair[1])
+    return f"{seconds / size:.0f} {unit} ago"
+
+
+def moment(at: float | None) -> Markup:
+    """Return a point in time (epoch seconds) as an element that shows it in UTC, and locally with JavaScript."""
+    if at is None:
+        return Markup("–")
+    try:
+        when = datetime.fromtimestamp(at, UTC)
+    except (OverflowError, OSError, ValueError):
+        return Markup("–")
+    full = when.isoformat(timespec="milliseconds")
+    text = when.strftime("%d %b %H:%M:%S UTC")
+    return Markup('<time datetime="{0}" title="{0}" data-time>{1}</time>').format(full, text)
+
+
+def since(at: float | None, now: float) -> Markup:
+    """Return how long ago a moment was; its title has the exact time."""
+    if at is None:
+        return Markup("–")
+    try:
+        full = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, OSError, ValueError):
+        return Markup("–")
+    return Markup('<time datetime="{0}" title="{0}" data-ago>{1}</time>').format(full, ago(now - at))
+
+
+def number(count: float | None) -> str:
+    """Return a number with thousands separators; an en dash for an unknown one."""
+    return "–" if count is None else f"{count:,}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < _KILO:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= _KILO
+    return f"{count:.1f} TiB"
+
+
+def money(micros: int | None) -> str:
+    """Return an amount in millionths of the currency; an en dash for an unknown one."""
+    return "–" if micros is None else f"{micros / 1e6:,.4f}"
+
+
+def percent(share: float) -> str:
+    """Return a share, 0 to 1."""
+    if 0 < share < 0.001:  # noqa: PLR2004
+        return "< 0.1%"
+    return f"{share:.1%}" if 0 < share < 0.1 else f"{share:.0%}"  # noqa: PLR2004
+
+
+def many(count: int, what: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def grouped(digest: str) -> str:
+    """Return a digest in groups of eight characters, so that a person can compare it."""
+    return " ".join(digest[at : at + 8] for at in range(0, len(digest), 8))
+
+
+def pretty(text: str) -> str:
+    """Return JSON text with indentation, its keys in their order and its numbers as they are written.
+
+    Nothing is left out: numbers keep their digits, and a name that occurs twice is shown twice. Text that is no JSON
+    is returned as it is.
+    """
+    try:
+        found = json.loads(
+            text, object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+        )
+    except (ValueError, RecursionError):
+        return visible(text)
+    return visible(_written(found, ""))
+
+
+class _Number(str):
+    __slots__ = ()
+
+
+class _Pairs(list[tuple[str, Any]]):
+    __slots__ = ()
+
+
+def _written(value: Any, indent: str) -> str:
+    inner = f"{indent}  "
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, _Pairs | list) and value:
+        named = isinstance(value, _Pairs)
+        parts = [
+            f"{inner}{_text(one[0])}: {_written(one[1], inner)}"
+            if named
+            else f"{inner}{_written(one, inner)}"
+            for one in value
+        ]
+        opened, closed = "{}" if named else "[]"
+        inside = ",\n".join(parts)
+        return f"{opened}\n{inside}\n{indent}{closed}"
+    if isinstance(value, _Pairs):
+        return "{}"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def diff(text: str) -> list[tuple[str, str]]:
+    """Return the lines of a unified diff, visible, each with its class: `add`, `del`, `at`, `name` or ""."""
+    found, inside = [], False
+    for one in text.split("\n")[: -1 if text.endswith("\n") else None]:
+        inside = inside or one.startswith("@@")
+        mark = {"+": "add", "-": "del", "@": "at"}.get(one[:1], "") if inside else "name"
+        found.append((mark, line(one.removesuffix("\r"))))
+    return found
+
+
+def shape(status: StatusStyle) -> Markup:
+    """Return the shape of a status as SVG."""
+    body = Markup(status.shape)  # noqa: S704 - a constant of the table
+    return Markup('<svg width="10" height="10" viewBox="0 0 10 10" aria-hidden="true">{}</svg>').format(body)
+
+
+def segment(text: str) -> str:
+    """Return text as a part of a path."""
+    return quote(text, safe=":")
+
+
+def query(parts: Mapping[str, object]) -> str:
+    """Return parts of a query that have a value, with their question mark."""
+    kept = {name: value for name, value in parts.items() if value is not None and value != ""}
+    return f"?{urlencode(kept, doseq=True)}" if kept else ""
+
+
+FILTERS: Final = {
+    function.__name__: function
+    for function in (
+        *(visible, line, span, moment, since, number, size, money, percent, many, grouped, pretty, diff),
+        *(shape, segment, status_of),
+    )
+}
+"""The filters of the templates."""
+
+
 T = TypeVar("T")
+
+# ---- the console and its frame ----
 
 ContentRule = Literal["never", "ask", "always"]
 PAGES: Final = (

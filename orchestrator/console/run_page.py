@@ -17,11 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import detail_of, moment, status_of
-from orchestrator.console.pages import Console
-from orchestrator.drawing.layout import GraphMarks
+from orchestrator.console.pages import Console, detail_of, moment, status_of
 from orchestrator.drawing.stylesheet import StatusStyle
-from orchestrator.drawing.svg import svg
+from orchestrator.drawing.svg import GraphMarks, svg
 from orchestrator.drawing.timeline import described, timeline_svg
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph

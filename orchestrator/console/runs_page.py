@@ -19,8 +19,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import (
+from orchestrator.console.pages import (
     RUN_FILTERS,
+    Console,
+    PageFault,
     detail_of,
     money,
     number,
@@ -30,7 +32,6 @@ from orchestrator.console.display import (
     status_of,
     tiles,
 )
-from orchestrator.console.pages import Console, PageFault
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead

@@ -1,7 +1,6 @@
 """Drawings as SVG, made without another program: graphs, timelines (`timeline`), plots of numbers (`plot`).
 
-`svg(graph, marks)` draws a table of states and edges in layers, with what a run did: `layout` chooses the places of
-states and the ways of edges, `svg` writes them.
+`svg(graph, marks)` draws a table of states and edges in layers, with what a run did.
 """
 
 from __future__ import annotations

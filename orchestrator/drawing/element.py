@@ -1,4 +1,4 @@
-"""Elements and text of SVG: the frame of a drawing, numbers in its attributes, and how wide text is without a font.
+"""Elements and text of SVG: rectangles, the frame of a drawing, numbers in attributes, and how wide text is without a font.
 
 A width is an upper estimate for the system fonts of browsers, so that no label touches what is beside it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
 
 from orchestrator.drawing.stylesheet import stylesheet
@@ -125,3 +126,33 @@ def point(at: tuple[float, float]) -> str:
 def style_text() -> str:
     """Return the stylesheet as text of an XML element."""
     return stylesheet().replace("&", "&amp;").replace("<", "&lt;")
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A rectangle in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        """Its right side."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Its bottom."""
+        return self.y + self.height
+
+    @property
+    def middle(self) -> float:
+        """The x of its middle."""
+        return self.x + self.width / 2
+
+    def meets(self, other: Rectangle) -> bool:
+        """Return whether two rectangles have an area in common."""
+        apart = self.right <= other.x or other.right <= self.x
+        return not (apart or self.bottom <= other.y or other.bottom <= self.y)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.drawing.element import escaped
-from orchestrator.drawing.layout import GraphMarks
-from orchestrator.drawing.svg import svg
+from orchestrator.drawing.svg import GraphMarks, svg
 from orchestrator.kernel.graph import DRAWINGS, Graph
 
 LONGEST = 4_000

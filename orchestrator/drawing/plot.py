@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.drawing.element import drawing, escaped, number, point, shortened, width
-from orchestrator.drawing.layout import Rectangle
+from orchestrator.drawing.element import Rectangle, drawing, escaped, number, point, shortened, width
 from orchestrator.errors import ConfigError
 
 COLOURS = ("model", "tool", "people", "failed", "completed", "work")

@@ -17,8 +17,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from orchestrator.drawing.element import drawing, duration, escaped, number, point, shortened, width
-from orchestrator.drawing.layout import Rectangle
+from orchestrator.drawing.element import (
+    Rectangle,
+    drawing,
+    duration,
+    escaped,
+    number,
+    point,
+    shortened,
+    width,
+)
 from orchestrator.machines.timeline import WARNINGS, BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan
 
 # ---- lanes ----

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.drawing.layout import layout
-from orchestrator.drawing.svg import svg
+from orchestrator.drawing.svg import layout, svg
 from orchestrator.kernel.graph import FORMATS
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

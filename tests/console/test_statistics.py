@@ -15,7 +15,7 @@ from orchestrator import Edge, Graph, MemoryJournal, Runs
 from orchestrator.console import feed
 from orchestrator.console.feed import MachineReader
 from orchestrator.console.run_page import Way, state_list
-from orchestrator.drawing.layout import GraphMarks
+from orchestrator.drawing.svg import GraphMarks
 from orchestrator.errors import StoreDown
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.runs.listing import JournalCheck, record_check

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
-from orchestrator.drawing.layout import GraphLayout, GraphMarks, Rectangle, layout, united
+from orchestrator.drawing.element import Rectangle
+from orchestrator.drawing.svg import GraphLayout, GraphMarks, layout, united
 from tests.tiers import examples
 
 

@@ -16,9 +16,8 @@ from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.drawing import stylesheet as style
 from orchestrator.drawing.element import duration
-from orchestrator.drawing.layout import GraphMarks
 from orchestrator.drawing.stylesheet import STATUSES, stylesheet
-from orchestrator.drawing.svg import svg
+from orchestrator.drawing.svg import GraphMarks, svg
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP

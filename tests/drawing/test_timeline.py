@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.drawing.layout import Rectangle
+from orchestrator.drawing.element import Rectangle
 from orchestrator.drawing.timeline import (
     CUT_WIDTH,
     LEAST,

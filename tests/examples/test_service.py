@@ -22,7 +22,7 @@ from orchestrator.events import Observer
 from orchestrator.examples.service import agent as service_agent
 from orchestrator.examples.service import create_app
 from orchestrator.examples.service.agent import find_order, model, refund, scripted, support
-from orchestrator.examples.service.routes import RETRY
+from orchestrator.examples.service.application import RETRY
 from orchestrator.examples.service.run_server import PAGES, MakeAgent
 from orchestrator.examples.service.schema import MAX_PROMPT
 from orchestrator.journal.opening import StoredJournal
