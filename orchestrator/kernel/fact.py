@@ -72,7 +72,7 @@ class Transition:
 
 
 class TransitionNote(NamedTuple):
-    """Describes the stay in a state, in the transition that ends it. Assign it to `run.writes.note`."""
+    """Describes the stay in a state, in the transition that ends it. Pass it to `run.annotate`."""
 
     tokens: int = 0
     reason: str = ""

@@ -93,7 +93,7 @@ class Mailbox:
         return bool(self._messages)
 
     @property
-    def decided(self) -> tuple[Signal, ...]:
+    def unread_answers(self) -> tuple[Signal, ...]:
         """The unread answers."""
         return tuple(self._decisions)
 

@@ -129,11 +129,11 @@ class PendingWrites:
     """The append in progress."""
     unpublished: list[Fact] = field(default_factory=list)
     """Facts that wait for those records."""
-    note: TransitionNote | None = None
+    stay: TransitionNote | None = None
     """Describes the stay in the state that the next transition leaves."""
     guards: Sequence[Any] | None = None
     """Rows of the guards that led to the next transition; its record has them."""
-    decided: object = None
+    guard_verdict: object = None
     """The verdict of the last of these rows, if a hook evaluated it for an edge."""
     table_members: Mapping[str, Any] | None = None
     """Members about a table that was changed while the run is active; the next record of a position has them."""
@@ -154,7 +154,7 @@ class PendingWrites:
     def take_attached(self) -> dict[str, Any]:
         """Return the rows and the changed table as members of a record, and forget them."""
         taken = {"guards": self.guards, "attempts": self.attempts, **(self.table_members or {})}
-        self.guards = self.decided = self.attempts = self.table_members = None
+        self.guards = self.guard_verdict = self.attempts = self.table_members = None
         return {name: rows for name, rows in taken.items() if rows}
 
 
@@ -358,7 +358,7 @@ class Run(Generic[Ctx, Deps]):
 
     def annotate(self, note: TransitionNote) -> None:
         """Describe the stay in the present state, for the next transition. For leave_ and before_ hooks."""
-        self.writes.note = note
+        self.writes.stay = note
 
     def clear_error(self) -> None:
         """Remove the error of a run that continues after it: its next error counts as the first. For hooks."""
@@ -406,7 +406,7 @@ class Run(Generic[Ctx, Deps]):
         writes, control = self.writes, self.control
         if control.lease is not None and not control.detached:
             writes.guards = rows if writes.guards is None else [*writes.guards, *rows]
-            writes.decided = decided
+            writes.guard_verdict = decided
 
     def replace_in_guards(self, reference: object, value: Any) -> None:
         """Replace a reference to the context in those rows by its value, if the context will lose it."""
@@ -466,7 +466,9 @@ class Run(Generic[Ctx, Deps]):
         If the driver does not wait in place, this raises, and the hook runs again when there is a decision.
         """
         if self.control.services is not None:
-            await self.control.services.wait(self, reason, detail, lambda: bool(self.control.mailbox.decided))
+            await self.control.services.wait(
+                self, reason, detail, lambda: bool(self.control.mailbox.unread_answers)
+            )
 
     async def await_message(self, reason: str, **detail: Any) -> None:
         """Park here as `await_decision` does, until the mailbox has a message. For hooks."""

@@ -195,9 +195,9 @@ class TransitionExecutor:
                 step.internal,
                 getattr(run.ctx, "verdict", None) if step.ends else None,
             )
-            if (note := writes.note) is not None:
-                dwell = fact.dwell if note.seconds is None else note.seconds
-                fact = replace(fact, dwell=dwell, tokens=note.tokens, reason=note.reason)
+            if (stay := writes.stay) is not None:
+                dwell = fact.dwell if stay.seconds is None else stay.seconds
+                fact = replace(fact, dwell=dwell, tokens=stay.tokens, reason=stay.reason)
             writes.unpublished.append(fact)
             if self._writer is not None:
                 elapsed = now - (cursor.started_at or 0.0)
@@ -214,7 +214,7 @@ class TransitionExecutor:
                 if (
                     step.failing
                     or writes.guards is not None
-                    or writes.note is not None
+                    or writes.stay is not None
                     or (writes.attempts is not None or writes.table_members is not None)
                 ):
                     _attach(run, step, body)
@@ -242,7 +242,7 @@ class TransitionExecutor:
         if cursor.state != source:
             raise MachineError(f"a hook moved the run from state {source!r} to {cursor.state!r}")
         cursor.state, cursor.committed = dest, True
-        cursor.pending_event = writes.note = None
+        cursor.pending_event = writes.stay = None
         if not step.internal:
             cursor.entered_at, cursor.entry_pending = now, True
             if control.overdue is not None:
@@ -295,7 +295,7 @@ class TransitionExecutor:
                     self._report.failed(run, step.event, error)
                     denial = None
                     break
-                if self.journals and answer is not writes.decided:  # otherwise a hook has recorded it
+                if self.journals and answer is not writes.guard_verdict:  # otherwise a hook has recorded it
                     run.attach_guards((_guard_row(condition.name, answer),))
                 if GuardEvaluated in writes.observed_kinds:
                     self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)
@@ -384,17 +384,17 @@ def _attach(run: Run[Any, Any], step: CompiledTransition, body: dict[str, Any]) 
         body["error"] = error_body(cursor.failure)
     if writes.guards is not None:
         body["guards"] = writes.guards
-        writes.guards = writes.decided = None
+        writes.guards = writes.guard_verdict = None
     if writes.attempts is not None:
         body["attempts"], writes.attempts = writes.attempts, None
     if writes.table_members is not None:
         body |= writes.table_members
         writes.table_members = None
-    if (note := writes.note) is not None:
-        members = {"tokens": note.tokens, "reason": note.reason}
+    if (stay := writes.stay) is not None:
+        members = {"tokens": stay.tokens, "reason": stay.reason}
         body |= {name: value for name, value in members.items() if value}
-        if note.seconds is not None:
-            body["dwell"] = note.seconds
+        if stay.seconds is not None:
+            body["dwell"] = stay.seconds
 
 
 def _refuse_event(name: str, hook: Hook, answer: object) -> NoReturn:

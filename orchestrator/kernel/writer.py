@@ -179,7 +179,7 @@ class Writer:
         except RunExists:
             raise
         except Exception as error:
-            self._note(run, 1, began, _kind(error), "create")
+            self._publish_write(run, 1, began, _kind(error), "create")
             at = self._clock.time()
             self._report.publish(
                 AdmissionRejected(run.graph.name, run.run_id, "journal_error", at, run.agent)
@@ -226,7 +226,7 @@ class Writer:
         if waiting is not None:
             return self._appended(run, waiting, drafts, began)
         if self._is_watched:
-            self._note(run, len(drafts), began, "ok")
+            self._publish_write(run, len(drafts), began, "ok")
         if control.follower is not None:
             self._followed(run, lease, drafts)
         return None
@@ -253,7 +253,7 @@ class Writer:
         except BaseException as error:
             self._lost(run, len(drafts), began, error)
             raise
-        self._note(run, len(drafts), began, "ok")
+        self._publish_write(run, len(drafts), began, "ok")
         if lease is not None:
             self._followed(run, lease, drafts)
         return late
@@ -275,7 +275,7 @@ class Writer:
         kept: list[Fact] = [fact for fact in run.writes.unpublished if not isinstance(fact, Transition)]
         run.cursor.seq -= len(run.writes.unpublished) - len(kept)
         run.writes.unpublished = kept
-        self._note(run, records, began, _kind(error))
+        self._publish_write(run, records, began, _kind(error))
         self._report.send(run)
 
     def doubts_lease(self, run: Run[Any, Any]) -> bool:
@@ -330,7 +330,7 @@ class Writer:
                 self._report.failed(run, None, error)
             return None
 
-    def _note(
+    def _publish_write(
         self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
     ) -> None:
         if not self._is_watched:

@@ -68,7 +68,7 @@ def test_the_search_finds_every_kind_of_assignment() -> None:
     source = """
 run.cursor.seq = 1
 a, run.control.halted = 1, 2
-self.run.writes.note += 1
+self.run.writes.stay += 1
 run.cursor = x
 del self.run.control
 self.cursor = x.cursor
@@ -76,7 +76,7 @@ self.cursor = x.cursor
     assert writes_to_parts(source) == [
         "2: run.cursor.seq",
         "3: run.control.halted",
-        "4: self.run.writes.note",
+        "4: self.run.writes.stay",
         "5: run.cursor",
         "6: self.run.control",
     ]

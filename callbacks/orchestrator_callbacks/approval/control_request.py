@@ -19,7 +19,7 @@ def of(signal: Signal) -> str:
 
 def is_there(run: ApprovalRun, *wishes: str) -> bool:
     """Return whether one of these requests is in the mailbox."""
-    return any(of(signal) in wishes for signal in run.mailbox.decided)
+    return any(of(signal) in wishes for signal in run.mailbox.unread_answers)
 
 
 def taken(run: ApprovalRun, *wishes: str) -> str:
