@@ -1,4 +1,4 @@
-"""Elements and text of SVG: rectangles, the frame of a drawing, numbers in attributes, and how wide text is without a font.
+"""Elements and text of SVG: rectangles, the frame of a drawing, numbers in attributes, estimated widths of text.
 
 A width is an upper estimate for the system fonts of browsers, so that no label touches what is beside it.
 """
