@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.fact import BudgetChecked
-from orchestrator.machines.llm_loop.graph import decided, verdicts, whole_budgets
+from orchestrator.machines.llm_loop.graph import decision_in_force, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopEvent
 from orchestrator_callbacks.llm_loop import (
     answer,
@@ -29,7 +29,7 @@ async def enter_init(run: LoopRun) -> LoopEvent:
 
 async def enter_await_llm(run: LoopRun) -> LoopEvent:
     """Call the model, with retries, and add its answer to the transcript."""
-    if decided(run.ctx) is None:
+    if decision_in_force(run.ctx) is None:
         # No guard was evaluated on the way here, so check the full budgets: nothing is spent beyond them.
         asked = whole_budgets(run.ctx)
         record_guards(run, asked)

@@ -75,7 +75,7 @@ def _expire(run: LoopRun) -> bool:
         question = run.ctx.ledger.asked.pop(position)
         if question.input is not None:
             said = {"decision": "reject", "input": "cancel", "by": "expiry", "why": EXPIRED_INPUT}
-            _take_input(run, position, question, _noted(run, position, question, said))
+            _take_input(run, position, question, _record_answer(run, position, question, said))
             continue
         call = effective_call(run.ctx, position)
         note_result(run, ToolResult.failure(call, position, "denied", EXPIRED, kind="Expired"))
@@ -95,7 +95,7 @@ def _take(run: LoopRun, signal: Signal) -> None:
         return
     asked = run.ctx.ledger.asked
     position = next(at for at, one in asked.items() if one is found)
-    taken = _note(run, position, signal, found)
+    taken = _record_signal(run, position, signal, found)
     if answer.get("end"):
         raise RejectRequested(signal.by, signal.why)
     del asked[position]
@@ -155,7 +155,7 @@ def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: st
             note_result(run, ToolResult.failure(call, position, "denied", text, kind="Rejected"))
 
 
-def _note(run: LoopRun, position: int, signal: Signal, question: Question) -> Mapping[str, Any]:
+def _record_signal(run: LoopRun, position: int, signal: Signal, question: Question) -> Mapping[str, Any]:
     """Journal an answer and return its record."""
     said = {"decision": signal.payload["decision"], "by": signal.by, "why": signal.why}
     body: dict[str, Any] = said | {"id": signal.id, "number": signal.number}
@@ -168,10 +168,12 @@ def _note(run: LoopRun, position: int, signal: Signal, question: Question) -> Ma
             body["input"] = given.action
             if given.content:
                 body["values"] = given.content
-    return _noted(run, position, question, body)
+    return _record_answer(run, position, question, body)
 
 
-def _noted(run: LoopRun, position: int, question: Question, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _record_answer(
+    run: LoopRun, position: int, question: Question, answer: Mapping[str, Any]
+) -> Mapping[str, Any]:
     body = {"key": question.key, "digest": question.digest, **answer, "at": run.deps.clock.time()}
     if "input" in body and is_approved(run.ctx, position):
         body["approved"] = True  # by an earlier answer, which still counts

@@ -79,7 +79,7 @@ def whole_budgets(ctx: LoopContext) -> list[Verdict]:
     return asked
 
 
-def decided(ctx: LoopContext) -> TurnDecision | None:
+def decision_in_force(ctx: LoopContext) -> TurnDecision | None:
     """Return the decision that allowed another turn.
 
     None without a decision, and if the run has used more since then or has other limits.
@@ -100,7 +100,7 @@ def may_continue(ctx: LoopContext) -> Verdict:
     """
     if ctx.verdict is not None and not ctx.wrapping_up:
         return ctx.verdict
-    made = decided(ctx)
+    made = decision_in_force(ctx)
     if made is not None and not made.restart:
         return made.verdict
     asked = whole_budgets(ctx) if ctx.wrapping_up else verdicts(ctx)
@@ -114,7 +114,7 @@ def may_restart(ctx: LoopContext) -> Verdict:
 
     If a hook has evaluated these guards already, its decision is returned.
     """
-    made = decided(ctx)
+    made = decision_in_force(ctx)
     return made.verdict if made is not None and made.restart else restart_budgets(ctx)[-1]
 
 
