@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
@@ -95,20 +95,17 @@ def state_list(graph: Graph, marks: GraphMarks, centre: str) -> StateList:
         near |= {dest for source, _, dest in rows if source in near} | {
             source for source, _, dest in rows if dest in near
         }
-    listed = [_listed(name, rows, marks, centre) for name in names]
+    listed = []
+    for name in names:
+        ways = [
+            Way(event, dest, marks.times(name, event, dest)) for source, event, dest in rows if source == name
+        ]
+        ways.sort(key=lambda way: -way.times)
+        listed.append(ListedState(name, marks.notes.get(name, ""), name == centre, ways))
     return StateList(
         centre,
         [state for state in listed if state.name in near],
         [state for state in listed if state.name not in near],
-    )
-
-
-def _listed(name: str, rows: Iterable[tuple[str, str, str]], marks: GraphMarks, centre: str) -> ListedState:
-    ways = [
-        Way(event, dest, marks.times(name, event, dest)) for source, event, dest in rows if source == name
-    ]
-    return ListedState(
-        name, marks.notes.get(name, ""), name == centre, sorted(ways, key=lambda way: -way.times)
     )
 
 

@@ -338,7 +338,12 @@ class PairView:
     @property
     def outputs(self) -> list[OutputText]:
         """The output of each run."""
-        return [_output(run.output) for run in (self.pair.first, self.pair.second)]
+        found = []
+        for output in (self.pair.first.output, self.pair.second.output):
+            text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
+            text = "" if output is None else text
+            found.append(OutputText(text[:_LONGEST], is_cut=len(text) > _LONGEST))
+        return found
 
 
 def _text(unit: str, value: float | None) -> str:
@@ -347,17 +352,16 @@ def _text(unit: str, value: float | None) -> str:
     return span(value) if unit == "seconds" else number(value)
 
 
-def _output(output: Any) -> OutputText:
-    if output is None:
-        return OutputText("", is_cut=False)
-    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
-    return OutputText(text[:_LONGEST], is_cut=len(text) > _LONGEST)
-
-
 async def compare(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with two runs side by side, or with the form that asks for them. Raises Corrupt, StoreDown."""
     given = [text for text in map(str.strip, request.query_params.getlist("run")) if text]
-    heads, faults = await _heads(console, given[:2])
+    heads: dict[str, RunHead] = {}
+    faults = ["", ""]  # of each field: a sentence about a run that the journal does not have
+    for place, run_id in enumerate(given[:2]):
+        try:
+            heads[run_id] = await console.runs.head(run_id)
+        except RunUnknown as error:
+            faults[place] = str(error)
     view: PairView | None = None
     content = False
     if len(given) == 2 and not any(faults):  # noqa: PLR2004
@@ -377,15 +381,3 @@ async def compare(console: Console, request: Request, actor: Actor) -> Response:
         content=content,
         asks=console.may_ask(actor),
     )
-
-
-async def _heads(console: Console, run_ids: Sequence[str]) -> tuple[dict[str, RunHead], list[str]]:
-    """Return the runs, and for each of the two fields a sentence about a run that the journal does not have, or ""."""
-    heads: dict[str, RunHead] = {}
-    faults = ["", ""]
-    for place, run_id in enumerate(run_ids):
-        try:
-            heads[run_id] = await console.runs.head(run_id)
-        except RunUnknown as error:
-            faults[place] = str(error)
-    return heads, faults
