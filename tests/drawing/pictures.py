@@ -14,8 +14,8 @@ from orchestrator.drawing.timeline import timeline_svg
 from orchestrator.examples.console_demo import agents, fill
 from orchestrator.runtime.runs.timeline import read_timeline
 from tests.drawing.recording import Recording, many_turns, support
-from tests.drawing.test_layout import made
 from tests.drawing.test_notebook import CELLS, executed
+from tests.drawing.test_svg import made
 
 COMMANDS = {
     "graph": ("graph", "llm_loop"),
