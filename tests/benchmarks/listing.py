@@ -21,8 +21,7 @@ import psycopg
 from orchestrator.journal.codec import Fixed
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.row import RunRow, Values, fixed_sum, position_sum
-from orchestrator.journal.sqlite.schema import checksum
+from orchestrator.journal.sqlite.schema import RunRow, Values, checksum, fixed_sum, position_sum
 from orchestrator.kernel.journal import Journal
 from orchestrator.runtime.runs.listing import ORDERS, RunFilter
 from orchestrator.runtime.runs.runs import Runs

@@ -132,7 +132,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "MOST_LEFT": 1000,
         "MOST_NOTED": 500,
     },
-    "orchestrator.telemetry.collector": {
+    "orchestrator.telemetry.metrics": {
         "PERIOD": 1.0,
     },
     "orchestrator.journal.codec": {
@@ -160,9 +160,6 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.journal.run_query": {
         "PAGE": 200,
     },
-    "orchestrator.journal.sqlite.row": {
-        "BIG": 1048576,
-    },
     "orchestrator.journal.sqlite": {
         "OPERATOR_PAGES": 100,
     },
@@ -182,6 +179,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "EVERY": 2.5,
     },
     "orchestrator.journal.sqlite.schema": {
+        "BIG": 1048576,
         "VERSION": 2,
         "APPLICATION": 1179864431,
         "OLDEST": 1,

@@ -94,7 +94,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("orchestrator.telemetry.otel",),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
-        "orchestrator.telemetry.collector",
         "orchestrator.telemetry.exposition",
     ),
     "resvg_py": ("orchestrator.drawing.png",),

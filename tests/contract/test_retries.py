@@ -30,7 +30,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/engines/orphan_recovery.py:OrphanRecovery.keep": "a poll: looks for orphaned runs",
     "orchestrator/engines/worker.py:Worker._reap": "a poll: looks for dead workers, also after a success",
     "orchestrator/kernel/driver.py:Driver._loop_over_events": "each turn is another event, an error fires one",
-    "orchestrator/telemetry/collector.py:SharedGauges._run": "a heartbeat: writes figures, also after a success",
+    "orchestrator/telemetry/metrics.py:SharedGauges._run": "a heartbeat: writes figures, also after a success",
     "orchestrator/telemetry/watchdog.py:Watchdog._beat": "a heartbeat: measures, also after a success",
     "orchestrator/runtime/service/inbox.py:_Listener._listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/runs/runs.py:RunFollower.until_end": "a poll: reads what is new, also after a success",

@@ -32,17 +32,17 @@ import sys
 import threading
 from orchestrator.kernel.fact import RunCompleted, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.telemetry import collector
+from orchestrator.telemetry import metrics as module
 from orchestrator.telemetry.metrics import Metrics
 
-collector.PERIOD = 0.05
+module.PERIOD = 0.05
 metrics = Metrics()
 metrics.declare(LLM_LOOP, tools=["search"], model="m")
 for number in range(int(sys.argv[1])):
     metrics.observe(RunStarted("llm_loop", str(number), 100.0))
     metrics.observe(RunCompleted("llm_loop", str(number), "terminate_success", "completed", "none", 102.0, 2.0, 5, 1))
 metrics.observe(RunStarted("llm_loop", "stays", 100.0, state="init"))
-[gauges] = collector._all
+[gauges] = module._all
 write, written = gauges.write, threading.Event()
 gauges.write = lambda: (write(), written.set())
 assert written.wait(60)

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.telemetry.collector import _spread
+from orchestrator.telemetry.metrics import _spread
 
 BOUNDS = (0.1, 0.5, 1.0, 2.5, math.inf)
 amounts = st.lists(st.floats(0, 5) | st.sampled_from(BOUNDS[:-1]) | st.just(math.inf), max_size=30)

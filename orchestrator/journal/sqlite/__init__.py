@@ -36,8 +36,7 @@ from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL, SqlitePresence
 from orchestrator.journal.sqlite.place import EVERY, GRANT, SIZE, Reserve, beside
 from orchestrator.journal.sqlite.read import NoWriter, connect_to_read, head_counts
-from orchestrator.journal.sqlite.row import Blobs
-from orchestrator.journal.sqlite.schema import INCREMENTAL, transaction
+from orchestrator.journal.sqlite.schema import INCREMENTAL, Blobs, transaction
 from orchestrator.journal.sqlite.upgrade import upgrade_file
 from orchestrator.journal.sqlite.writer import (
     CHECKPOINT_PAGES,

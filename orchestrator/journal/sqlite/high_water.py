@@ -54,8 +54,7 @@ from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import log, place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.owner import SqlitePresence
-from orchestrator.journal.sqlite.row import COLUMNS, decoding, proved
-from orchestrator.journal.sqlite.schema import SHIFT, checksum, transaction
+from orchestrator.journal.sqlite.schema import COLUMNS, SHIFT, checksum, decoding, proved, transaction
 
 SECTOR = 512
 SLOT = 2 * SECTOR

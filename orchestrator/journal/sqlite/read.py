@@ -27,14 +27,19 @@ from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.high_water import IntegrityCheck, connect_proved
 from orchestrator.journal.sqlite.owner import HolderState, SqlitePresence
 from orchestrator.journal.sqlite.place import beside, refuse_network, refuse_orphaned_log
-from orchestrator.journal.sqlite.row import RunRow, decoding, known, newest_row, proved, selected_rows
 from orchestrator.journal.sqlite.schema import (
     APPLICATION,
     JOURNAL,
     LAST,
+    RunRow,
+    decoding,
     keep_shown,
+    known,
+    newest_row,
+    proved,
     refuse_damaged_log,
     refuse_foreign,
+    selected_rows,
     transaction,
 )
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction, request_sum, span

@@ -26,8 +26,15 @@ from orchestrator.journal.codec import HEAD_KINDS, head_of
 from orchestrator.journal.sqlite import high_water, place, schema
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import beside
-from orchestrator.journal.sqlite.row import COLUMNS, RunRow, position_sum, proved, usage_columns
-from orchestrator.journal.sqlite.schema import checksum, hide_earlier
+from orchestrator.journal.sqlite.schema import (
+    COLUMNS,
+    RunRow,
+    checksum,
+    hide_earlier,
+    position_sum,
+    proved,
+    usage_columns,
+)
 
 # ---- copies ----
 

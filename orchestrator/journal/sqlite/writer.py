@@ -37,17 +37,19 @@ from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import REMOVED, HighWater, HighWaterMark, close_connection
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import Reserve
-from orchestrator.journal.sqlite.row import (
+from orchestrator.journal.sqlite.schema import (
+    LAST,
+    SHIFT,
     Blobs,
     RunRow,
     Values,
+    checksum,
     fixed_sum,
     known,
     position_sum,
     row_of,
     usage_columns,
 )
-from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 CHECKPOINT_PAGES = 1000

@@ -21,7 +21,7 @@ Terminate TLS in front of it: in the host's ASGI server, or a sidecar. One clien
 the handshake blocks prometheus_client's own TLS server.
 
 **Multiprocess mode** (`PROMETHEUS_MULTIPROC_DIR`): counters and histograms of all workers are summed; live gauges,
-limits and versions are written to the folder each second and combined (`telemetry/collector.py`). There are no
+limits and versions are written to the folder each second and combined (`telemetry/metrics.py`). There are no
 process metrics and no exemplars, and a scrape costs several times as much. Set the variable before the first import of
 prometheus_client, empty the folder at each start, and call `prometheus_client.multiprocess.mark_process_dead(pid)` when
 a worker ends. One port for each process is better: Prometheus adds up. Several workers behind one port without that

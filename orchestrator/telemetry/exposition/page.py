@@ -31,8 +31,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.cancellation import abandoned_work
-from orchestrator.telemetry.collector import MULTIPROCESS, check_multiprocess_folder
 from orchestrator.telemetry.live import LiveRun, stacks
+from orchestrator.telemetry.metrics import MULTIPROCESS, check_multiprocess_folder
 from orchestrator.web.access import is_loopback_address
 from orchestrator.web.limits import framing_fault
 

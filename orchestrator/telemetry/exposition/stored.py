@@ -19,8 +19,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from orchestrator.kernel.journal import PARKED, CountableJournal
-from orchestrator.telemetry.collector import family
 from orchestrator.telemetry.instrument import HEAD_NAMES, HeadGauges
+from orchestrator.telemetry.metrics import family
 from orchestrator.version import __version__
 
 
