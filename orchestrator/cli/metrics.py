@@ -28,9 +28,9 @@ from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, ORPHANED, PARKED, RUNNING, RunHead
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.exposition.batch import Batch
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.exposition.stored import (
+    Batch,
     JournalCollector,
     JournalSnapshot,
     StoredRunStatus,

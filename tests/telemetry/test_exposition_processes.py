@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import Batch
-from orchestrator.telemetry.exposition.batch import DURATION, SUCCESS, forget, write
+from orchestrator.telemetry.exposition.stored import DURATION, SUCCESS, forget, write
 from tests.dashboards.monitoring import until
 from tests.ports import free_port
 from tests.telemetry.loop import CANARY

@@ -28,7 +28,6 @@ a worker ends. One port for each process is better: Prometheus adds up. Several 
 mode are named in the log once: each scrape shows another one.
 """
 
-from orchestrator.telemetry.exposition.batch import Batch as Batch
 from orchestrator.telemetry.exposition.page import LiveSource as LiveSource
 from orchestrator.telemetry.exposition.page import Pages as Pages
 from orchestrator.telemetry.exposition.page import answers as answers
@@ -37,3 +36,4 @@ from orchestrator.telemetry.exposition.server import MetricsServer as MetricsSer
 from orchestrator.telemetry.exposition.server import asgi_app as asgi_app
 from orchestrator.telemetry.exposition.server import serve_metrics as serve_metrics
 from orchestrator.telemetry.exposition.server import wsgi_app as wsgi_app
+from orchestrator.telemetry.exposition.stored import Batch as Batch
