@@ -16,7 +16,8 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
-from orchestrator.engines.engine_directory import ANSWERS_WITHIN, STATUS, EngineInfo, ask, engines, meant
+from orchestrator.engines import engine_directory
+from orchestrator.engines.engine_directory import STATUS, EngineInfo, ask, engines, meant
 from orchestrator.engines.operator_command import OperatorCommand
 
 Body = Mapping[str, Any]
@@ -192,7 +193,9 @@ def _send(kind: str, options: OperatorOptions, **about: Any) -> int:
                 continue
             name = f"{shown(engine.name)} ({engine.run_id})"
             if answer is None:
-                say(f"{name} has not answered within {ANSWERS_WITHIN:g} s; {what} stays posted")
+                say(
+                    f"{name} has not answered within {engine_directory.ANSWERS_WITHIN:g} s; {what} stays posted"
+                )
             elif answer.get("refused"):
                 say(f"{name} refused {what}: {shown(str(answer['refused']), 300)}")
             else:
@@ -212,7 +215,9 @@ def _print(engine: EngineInfo, answer: Body | None) -> None:
         say(f"  is dead: its process is gone, and it never stopped; its runs {engine.left}")
         return
     if answer is None:
-        say(f"  lives, but has not answered within {ANSWERS_WITHIN:g} s: its event loop may be blocked")
+        say(
+            f"  lives, but has not answered within {engine_directory.ANSWERS_WITHIN:g} s: its event loop may be blocked"
+        )
         return
     admitting = "admits runs" if answer["admitting"] else "admits no runs"
     if closed := answer.get("closed"):
