@@ -87,7 +87,7 @@ class Servers:
         """Return a connected server."""
         if (name, transport) not in self.known:
             folder = self.folder / f"{name}-{transport}"
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # a test before this one may have been skipped for want of the server
             official = Official(name, folder)
             if transport == "stdio":
                 server = McpServer.stdio(*official.command, env=official.environment)
