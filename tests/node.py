@@ -44,7 +44,8 @@ def node_modules(folder: Path) -> Path:
 def _install(folder: Path, place: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(folder / name, place / name)
-    command = [str(NODE), str(_NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--logs-max=0", "--no-update-notifier")
+    command = [str(NODE), str(_NPM), "ci", "--ignore-scripts", *quiet, f"--cache={_PLACE / 'cache'}"]
     done = subprocess.run(
         command, cwd=place, capture_output=True, text=True, timeout=_SECONDS, check=False, env=_environment()
     )
