@@ -2,7 +2,8 @@
 
 A turn is one model request with one tool call. Calls in the package and in code that was generated for it (constructors
 of dataclasses and named tuples) count, and so does each resumption of a coroutine. The standard library and the model
-of the test do not. `python -m tests.benchmarks.turn_calls` prints the figures.
+of the test do not. `python -m tests.benchmarks.turn_calls` prints the figures, and those of the approval of a call and
+of the resumption of a run after ten turns, with the number of times that the next call is in another file (switches).
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import sys
 import sysconfig
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from orchestrator.errors import RunUnknown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
+from orchestrator.testing import FunctionLLM
+from orchestrator.tools.spec import tool
 from tests.benchmarks.measure import DIFFERENT
 from tests.benchmarks.workload import look_up
 
@@ -73,6 +78,9 @@ class Count:
     """The calls by file, relative to the repository."""
 
     files: Counter[str] = field(default_factory=Counter)
+    switches: int = 0
+    """Calls that are in another file than the call before."""
+    _last: str = ""
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
         """Count a call: a function for `sys.setprofile`."""
@@ -83,7 +91,20 @@ class Count:
             name = name[len(_PACKAGES) + 1 :]
         elif name.startswith(_APART):
             return
-        self.files[GENERATED if name[0] == "<" else name.removeprefix(f"{ROOT}/")] += 1
+        file = GENERATED if name[0] == "<" else name.removeprefix(f"{ROOT}/")
+        self.files[file] += 1
+        self.switches += file != self._last
+        self._last = file
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the calls of the body, in this thread."""
+        note: Callable[[FrameType, str, object], None] = self.note
+        sys.setprofile(note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
 
 
 @asynccontextmanager
@@ -107,12 +128,8 @@ CONTESTANTS = {"bare": bare, "full": full}
 async def _counted(contestant: str, turns: int) -> Count:
     count, llm = Count(), script(turns)
     async with CONTESTANTS[contestant](llm) as agent:
-        note: Callable[[FrameType, str, object], None] = count.note
-        sys.setprofile(note)
-        try:
+        with count.counting():
             result = await agent.run("go")
-        finally:
-            sys.setprofile(None)
     result.raise_for_outcome()
     return count
 
@@ -134,6 +151,75 @@ def table(calls: dict[str, int]) -> str:
     return "\n".join([*lines, f"{sum(calls.values()):5}  calls in {len(calls)} files"])
 
 
+@tool(effect="irreversible", approval=True)
+async def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+async def approval() -> Count:
+    """Count from the approval of a call by a person, in another process as it were, to the end of its run."""
+    pays = ToolCall("call_1", "pay", '{"amount": 1}')
+    usage = Usage(900, 60)
+    script = [Response(None, (pays,), "tool_calls", usage), Response("Paid.", usage=usage)]
+    with tempfile.TemporaryDirectory() as folder:
+        async with SqliteJournal(Path(folder) / "journal.db") as journal:
+            agent = Agent(ReadyLLM(script), tools=[pay], journal=journal, observers=())
+            run = asyncio.create_task(agent.run("go", run_id="r"))
+            await _waits(journal)
+            await _interrupted(run)
+            count = Count()
+            with count.counting():
+                await agent.approve("r")
+                result = await agent.resume("r")
+    result.raise_for_outcome()
+    return count
+
+
+async def resumption(turns: int = 10) -> Count:
+    """Count the resumption of a run that was interrupted after some turns, and its last answer."""
+    reached = asyncio.Event()
+
+    async def hang(_: Request) -> Response:
+        reached.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with SqliteJournal(Path(folder) / "journal.db") as journal:
+            answers = script(turns).answers[:-1]
+            llm = FunctionLLM(lambda request: answers.pop(0) if answers else hang(request))
+            agent = Agent(llm, tools=[look_up], limits=DIFFERENT, journal=journal, observers=())
+            run = asyncio.create_task(agent.run("go", run_id="r"))
+            await reached.wait()
+            await _interrupted(run)
+            count, last = Count(), ReadyLLM([Response("done", usage=Usage(900, 60))])
+            agent = Agent(last, tools=[look_up], limits=DIFFERENT, journal=journal, observers=())
+            with count.counting():
+                result = await agent.resume("r")
+    result.raise_for_outcome()
+    return count
+
+
+async def _waits(journal: SqliteJournal) -> None:
+    while True:
+        with suppress(RunUnknown):
+            if (await journal.head("r")).status == "parked":
+                return
+        await asyncio.sleep(0.01)
+
+
+async def _interrupted(run: asyncio.Task[Any]) -> None:
+    run.cancel()
+    await asyncio.wait([run])
+
+
 if __name__ == "__main__":
     for one in CONTESTANTS:
         print(one, table(turn_calls(one)), sep="\n")
+    for story in (approval, resumption):
+        asyncio.run(story())  # fills the caches
+        found = asyncio.run(story())
+        print(
+            f"{story.__name__}: {found.files.total()} calls, {len(found.files)} files, {found.switches} switches"
+        )
