@@ -158,15 +158,14 @@ class AdmittedCall:
     """Its key in records: (turn, position), because ids of calls can repeat or be empty."""
 
 
-def admitted_call(run: LoopRun, position: int) -> AdmittedCall:
-    """Return a call of the turn. After a restore, and for a form that was changed, it is made again."""
+def admit_again(run: LoopRun, position: int) -> AdmittedCall:
+    """Store and return a call of the turn that the ledger lacks: after a restore, or because its form was changed."""
     ctx = run.ctx
-    known: AdmittedCall | None = ctx.ledger.admitted.get(position)
-    if known is None:
-        call = effective_call(ctx, position)
-        known = AdmittedCall(call, run.deps.tools.find(call.name), key_of(ctx, position))
-        ctx.ledger.admitted[position] = known
-    return known
+    call = effective_call(ctx, position)
+    made = ctx.ledger.admitted[position] = AdmittedCall(
+        call, run.deps.tools.find(call.name), key_of(ctx, position)
+    )
+    return made
 
 
 def admit(run: LoopRun) -> None:
@@ -208,7 +207,7 @@ def admit(run: LoopRun) -> None:
             continue
         ctx.spent.tool_calls += 1
         ctx.spent.by_tool[tool] = ctx.spent.by_tool.get(tool, 0) + 1
-        if incomplete in _CUT and (lost := cut_off(calls, position, spec, incomplete)) is not None:
+        if incomplete and (lost := cut_off(calls, position, spec, incomplete)) is not None:
             form = lost  # noqa: PLW2901
         if isinstance(form, ToolResult):
             note_result(run, form)
@@ -218,7 +217,7 @@ def admit(run: LoopRun) -> None:
             ledger.canonical[position] = form
         else:
             form = asked  # noqa: PLW2901
-        ledger.admitted[position] = AdmittedCall(form, spec, f"{ctx.iteration}:{position}")
+        ledger.admitted[position] = AdmittedCall(form, spec, key_of(ctx, position))
         if spec is not None and spec.approval is not False:
             judgement = judge_call(spec, form)
             if judgement.asks:
@@ -411,7 +410,7 @@ def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
     ledger, asked = ctx.ledger, _calls_of(ctx)
     announced = []
     for position in positions:
-        one = ledger.admitted.get(position) or admitted_call(run, position)
+        one = ledger.admitted.get(position) or admit_again(run, position)
         call, spec = one.call, one.spec
         about: dict[str, Any] = {
             "key": one.key,
@@ -443,7 +442,7 @@ _INVENTED = {"registered": False}
 def note_result(run: LoopRun, result: ToolResult) -> None:
     """Store a call's result and journal it."""
     ctx, position, call = run.ctx, result.position, result.call
-    admitted = ctx.ledger.admitted.get(position) or admitted_call(run, position)
+    admitted = ctx.ledger.admitted.get(position) or admit_again(run, position)
     ctx.results[position] = result if result.whole is None else replace(result, whole=None)
     ctx.ledger.noted.add(position)
     body: dict[str, Any] = {

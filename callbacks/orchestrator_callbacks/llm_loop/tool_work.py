@@ -17,7 +17,7 @@ from orchestrator.tools.spec import ToolContext
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
-    admitted_call,
+    admit_again,
     canonical_form,
     effective_call,
     key_of,
@@ -85,7 +85,7 @@ async def _execute(run: LoopRun) -> None:
     # The calls of the turn as they will run; those without a result count as started.
     ledger, calls = ctx.ledger, []
     for position, result in enumerate(ctx.results):
-        admitted = ledger.admitted.get(position) or admitted_call(run, position)
+        admitted = ledger.admitted.get(position) or admit_again(run, position)
         calls.append(admitted.call)
         if result is None:
             ledger.started[position] = "pure" if admitted.spec is None else admitted.spec.effect
@@ -126,9 +126,7 @@ async def _execute(run: LoopRun) -> None:
         before=before,
         after=finished,
         exact=True,
-        around=None
-        if run.control.services is None or run.control.services.around is None
-        else tool_scope(run),
+        around=tool_scope(run),
     )
 
 
@@ -281,7 +279,7 @@ def _report(run: LoopRun) -> None:
         if not is_observed:
             continue
         done = result or _interrupted(run, position)
-        admitted = ledger.admitted.get(position) or admitted_call(run, position)
+        admitted = ledger.admitted.get(position) or admit_again(run, position)
         is_same = done.call.name == admitted.call.name
         spec = admitted.spec if is_same else run.deps.tools.find(done.call.name)
         run.emit(

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, host_call, limited
-from orchestrator.kernel.fact import Around, Call, Follower, LLMCall, OperationAttempt
+from orchestrator.kernel.fact import Call, Follower, LLMCall, OperationAttempt
 from orchestrator.kernel.run import Run
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import (
@@ -54,11 +54,11 @@ from orchestrator_guards import retries
 
 def model_scope(run: Run[Any, Any], model: str) -> AbstractContextManager[object] | None:
     """Return the context manager of a request that starts now."""
-    around = _around(run)
-    if around is None:
+    services = run.control.services
+    if services is None or services.around is None:
         return None
     iteration, at = run.ctx.iteration + 1, run.deps.clock.time()
-    return around(Call(run.graph.name, run.run_id, "model", model, iteration, 0, at))
+    return services.around(Call(run.graph.name, run.run_id, "model", model, iteration, 0, at))
 
 
 async def complete_once(run: Run[Any, Any], llm: LLM, model: str, request: Request) -> Response:
@@ -70,9 +70,7 @@ async def complete_once(run: Run[Any, Any], llm: LLM, model: str, request: Reque
     seconds = None
     if getattr(llm, "total_timeout", None) is None:
         seconds = run.call_seconds(run.deps.clock.monotonic())
-    services = run.control.services
-    watched = services is not None and services.around is not None
-    with (model_scope(run, model) if watched else None) or _NO_SCOPE:
+    with model_scope(run, model) or _NO_SCOPE:
         if seconds is None:
             return await host_call(llm.complete(request), "model", model)
         limit = TimeLimit()
@@ -99,20 +97,16 @@ def tool_scope(
 
     `ahead` is 1 if the facts about these tools have the iteration after the present one.
     """
-    around = _around(run)
-    if around is None:
+    services = run.control.services
+    if services is None or services.around is None:
         return None
+    around = services.around
 
     def scope(spec: ToolSpec, position: int) -> AbstractContextManager[object]:
         iteration, at = run.ctx.iteration + ahead, run.deps.clock.time()
         return around(Call(run.graph.name, run.run_id, "tool", spec.name, iteration, position, at))
 
     return scope
-
-
-def _around(run: Run[Any, Any]) -> Around | None:
-    services = run.control.services
-    return None if services is None else services.around
 
 
 class DeltaStream:
