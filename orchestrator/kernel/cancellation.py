@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator,
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType, FrameType, GeneratorType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.clock import Cancellable, Clock
@@ -732,8 +732,6 @@ class CallerScope:
     """Takes the place of a CancelScope: the work stays in the task of its caller, and nothing else stops it."""
 
     __slots__ = ("_in_loop",)
-    caller: ClassVar = None
-    work: ClassVar = None
 
     def __init__(self, *, in_loop: bool) -> None:
         self._in_loop = in_loop

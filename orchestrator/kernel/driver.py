@@ -302,7 +302,7 @@ class Driver:
         self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool
     ) -> None:
         """Fire events until the run ends, parks or is stopped; errors become the failure event."""
-        turns, cursor, control, caller = 0, run.cursor, run.control, scope.caller
+        turns, cursor, control = 0, run.cursor, run.control
         while not (cursor.ended or control.halted):
             event = None if cursor.entry_pending else cursor.pending_event
             try:
@@ -318,12 +318,7 @@ class Driver:
                 return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
                 self._handle_error(run, scope, event, error)
-            if (
-                caller is not None
-                and (caller.cancelling() or (scope.work is not None and scope.work.task.cancelling()))
-                and scope.cancelled()
-                and not cursor.ended
-            ):
+            if scope.cancelled() and not cursor.ended:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:

@@ -1,7 +1,7 @@
 """Execution of the runs of one graph, whatever the graph: live in this process, durable in one journal.
 
-A facade holds a RunService and tells it with a RunKind what its runs are. Nothing here knows a machine, and nobody
-derives from it.
+A facade holds a RunService and describes its runs with a RunKind. This module imports no machine, and no class derives
+from RunService.
 """
 
 from __future__ import annotations
