@@ -27,7 +27,7 @@ from weakref import WeakSet
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.cancellation import running_loop
-from orchestrator.kernel.journal import RunConditions, RunHead
+from orchestrator.kernel.journal import Pending, RunConditions, RunHead
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -37,18 +37,6 @@ ENOUGH = 64
 """Jobs that justify their own sync while the loop still adds more."""
 _GO, _END = True, False
 """Messages of the bell: there are jobs; write them and end."""
-
-
-class Pending(asyncio.Future[T]):
-    """The outcome of a write in flight. It cannot be cancelled.
-
-    A task that is cancelled while it awaits one gets its CancelledError when the outcome is known, so it never has to
-    guess whether its records are stored.
-    """
-
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  asyncio's signature
-        """Return False: a write cannot be cancelled."""
-        return False
 
 
 class WriterJob(Generic[S, T]):

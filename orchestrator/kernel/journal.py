@@ -19,6 +19,7 @@ and reads the heads of the runs alone, on a separate connection: it needs neithe
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -26,7 +27,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from orchestrator.errors import JournalError
 
@@ -184,6 +185,21 @@ class Posted:
     """Position in the inbox of the run, from 1; set by the store."""
 
 
+T = TypeVar("T")
+
+
+class Pending(asyncio.Future[T]):
+    """The outcome of a write in flight. It cannot be cancelled.
+
+    A task that is cancelled while it awaits one gets its CancelledError when the outcome is known, so it never has to
+    guess whether its records are stored.
+    """
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  asyncio's signature
+        """Return False: a write cannot be cancelled."""
+        return False
+
+
 class JournalWriter(Protocol):
     """The part of a journal that a driver writes to.
 
@@ -209,7 +225,8 @@ class JournalWriter(Protocol):
         """Make all records durable or none, together with the blobs they name (SHA-256 hex -> content).
 
         Returns None if they are durable already, else an awaitable that completes when they are, even if a caller is
-        cancelled. Updates the lease. Raises Fenced if the lease is out of date, StoreDown if that is unknown.
+        cancelled; a `Pending` costs the least, because a driver awaits it without a task between. Updates the lease.
+        Raises Fenced if the lease is out of date, StoreDown if that is unknown.
         """
         ...
 

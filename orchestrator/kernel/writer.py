@@ -22,7 +22,16 @@ from orchestrator.kernel.fact import (
     RecordsWritten,
     Transition,
 )
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, Record, RunHead, draft
+from orchestrator.kernel.journal import (
+    RECORD_SCHEMA,
+    Draft,
+    JournalWriter,
+    Lease,
+    Pending,
+    Record,
+    RunHead,
+    draft,
+)
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
@@ -352,9 +361,14 @@ async def _waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:
     late: asyncio.CancelledError | None = None
     while not write.done():
         try:
-            await asyncio.wait((write,))
+            if isinstance(write, Pending):
+                await write  # `asyncio.wait` would take one more turn of the loop
+            else:
+                await asyncio.wait((write,))
         except asyncio.CancelledError as cancelled:
             late = cancelled
+        except Exception:  # noqa: BLE001, S110 - `write` has it, for the caller
+            pass
     return late
 
 

@@ -29,6 +29,7 @@ from tests.kernel.toy import (
     TOY,
     CountingJournal,
     E,
+    PendingJournal,
     Rig,
     S,
     SlowJournal,
@@ -42,7 +43,10 @@ from tests.kernel.toy import (
     suspended_at,
 )
 
-BOTH = pytest.mark.parametrize("journal", [CountingJournal, SlowJournal], ids=["at once", "awaited"])
+EVERY = pytest.mark.parametrize(
+    "journal", [CountingJournal, SlowJournal, PendingJournal], ids=["at once", "awaited", "pending"]
+)
+AWAITED = pytest.mark.parametrize("slow", [SlowJournal, PendingJournal], ids=["awaited", "pending"])
 
 
 class BrokenJournal(MemoryJournal):
@@ -106,7 +110,7 @@ async def test_what_is_folded_is_durable_before_a_hosts_hook_on_the_way_out_of_a
     assert seen == [["start", "did"]]
 
 
-@BOTH
+@EVERY
 async def test_nothing_is_observed_before_its_record_is_durable(journal: Any) -> None:
     class Watchful:
         def observe(self, fact: Fact) -> None:
@@ -124,7 +128,7 @@ async def test_nothing_is_observed_before_its_record_is_durable(journal: Any) ->
     assert told == [7]
 
 
-@BOTH
+@EVERY
 async def test_folded_facts_come_in_order_with_what_hooks_emit_between_them(journal: Any) -> None:
     async def check(run: ToyRun) -> E:
         run.emit(RunParked("toy", "r1", run.cursor.state, f"note {run.seq}", 0.0))
@@ -198,9 +202,10 @@ async def test_a_failing_append_fails_the_run_in_memory(number: int, error: Exce
     )
 
 
-async def test_an_awaited_append_that_fails_does_the_same() -> None:
+@AWAITED
+async def test_an_awaited_append_that_fails_does_the_same(slow: type[SlowJournal]) -> None:
     for number in range(1, 6):
-        journal = SlowJournal()
+        journal = slow()
         journal.broken_at = number
         a = rig(E.AGAIN, E.AGAIN, journal=journal)
         await a.driver.drive(a.run)
@@ -258,8 +263,9 @@ async def test_an_interrupted_run_whose_journal_breaks_on_the_way_out_says_so_an
     assert a.facts.path == durable(journal) == ["start"]
 
 
-async def test_a_caller_that_cancels_again_and_again_does_not_tear_a_record() -> None:
-    journal = SlowJournal()
+@AWAITED
+async def test_a_caller_that_cancels_again_and_again_does_not_tear_a_record(slow: type[SlowJournal]) -> None:
+    journal = slow()
     began = asyncio.Event()
 
     async def check(run: ToyRun) -> None:
@@ -362,8 +368,11 @@ async def test_a_write_that_is_itself_cancelled_leaves_the_run_without_a_journal
     assert [fact.reason for fact in a.facts.of(RunParked)] == ["interrupted"]
 
 
-async def test_a_caller_that_cancels_while_an_append_fails_gets_its_cancellation() -> None:
-    journal = SlowJournal()
+@AWAITED
+async def test_a_caller_that_cancels_while_an_append_fails_gets_its_cancellation(
+    slow: type[SlowJournal],
+) -> None:
+    journal = slow()
     journal.broken_at = 1
     writing = asyncio.Event()
 

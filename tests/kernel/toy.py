@@ -18,7 +18,7 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.fact import Fact, Transition
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Draft, Lease
+from orchestrator.kernel.journal import Draft, Lease, Pending
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.testing.clock import FakeClock
@@ -218,6 +218,23 @@ class SlowJournal:
     def path(self, run_id: str = "r1") -> list[Mapping[str, Any]]:
         """Body of each transition that is durable."""
         return moves(self.kept, run_id)
+
+
+class PendingJournal(SlowJournal):
+    """The same, and an append is a `Pending`, as in the stores that have a writer thread."""
+
+    def append(  # type: ignore[override]
+        self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
+    ) -> Pending[None]:
+        pending: Pending[None] = Pending()
+        writing = asyncio.ensure_future(super().append(lease, drafts, blobs))
+
+        def written(_: object) -> None:
+            error = writing.exception()
+            pending.set_result(None) if error is None else pending.set_exception(error)
+
+        writing.add_done_callback(written)
+        return pending
 
 
 @dataclass
