@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from orchestrator.errors import StoreDown
 from orchestrator.journal.durable import ENOUGH
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite import SqliteJournal, log
 from orchestrator.journal.sqlite.owner import BEATS, SqlitePresence
 from orchestrator.testing.journal_contract import BODY, NOTE, PARKED, write
 
@@ -261,7 +262,7 @@ async def test_what_was_queued_when_another_thread_found_the_store_broken_is_ref
 def test_a_program_that_does_not_close_its_journal_ends_and_loses_nothing(tmp_path: Path) -> None:
     program = """
 import asyncio, sys
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite import SqliteJournal, log
 from orchestrator.kernel.journal import Draft
 journal = SqliteJournal(sys.argv[1])
 async def main():
@@ -422,3 +423,51 @@ async def test_a_checkpoint_that_another_process_carries_out_stops_no_writer(
         assert tried, "the second write came after the first attempt"
         assert len(await journal.load("run")) == 3
         monkeypatch.undo()
+
+
+# ---- the file of the log ----
+
+
+async def test_lone_commits_make_the_log_longer_once_in_many(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db-wal"
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        lease = await journal.create("run", "me", BODY)
+        sizes = []
+        for _ in range(100):
+            await write(journal, lease, NOTE)
+            sizes.append(file.stat().st_size)
+        assert len(set(sizes)) <= 10, "a sync of a longer file waits for the journal of the file system"
+        assert len(await journal.load("run")) == 101
+
+
+async def test_a_log_that_two_processes_extend_keeps_the_commits_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with SqliteJournal(path) as one, SqliteJournal(path) as other:
+        leases = [await one.create("one", "me", BODY), await other.create("other", "me", BODY)]
+        for number in range(120):
+            await write(one, leases[0], NOTE)
+            if number % 3:
+                await asyncio.gather(write(other, leases[1], NOTE), write(one, leases[0], NOTE))
+        copy = tmp_path / "after a crash"
+        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns("*-shm", copy.name))
+    for folder in (copy, tmp_path):
+        async with SqliteJournal(folder / path.name) as journal:
+            assert (await journal.check()).problems == ()
+            assert len(await journal.load("one")) == 201
+            assert len(await journal.load("other")) == 81
+
+
+async def test_a_log_that_cannot_be_extended_takes_commits_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> int:
+        asked.append(path)
+        raise OSError(28, "No space left on device")
+
+    asked: list[Path] = []
+    monkeypatch.setattr(log, "extend", full)
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        lease = await journal.create("run", "me", BODY)
+        await write(journal, lease, NOTE)
+        assert asked
+        assert len(await journal.load("run")) == 2

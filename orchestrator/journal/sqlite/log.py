@@ -1,4 +1,4 @@
-"""Read the write-ahead log as bytes, to tell whether SQLite ignored a torn tail or damage.
+"""Read the write-ahead log as bytes, to tell whether SQLite ignored a torn tail or damage, and extend its file.
 
 SQLite ends the log at the first wrong frame and does not report the frames after it.
 
@@ -142,6 +142,28 @@ def _two_transactions_behind(log: _Log, wrong: int) -> bool:
             return True
         ended = True
     return False
+
+
+EXTENT = 64
+"""Frames by which the file of a log is extended at once: 260 KiB, the commits of about 15 turns."""
+
+
+def extend(path: Path) -> int:
+    """Append empty frames to the file of a log; return the frames that it has room for, 0 if it has no header yet.
+
+    A commit that makes the file longer also waits for the journal of the file system: its sync blocks four times, not
+    twice. SQLite reads the log up to its first wrong frame, so the zeros mean nothing to it. Only for the holder of the
+    write lock, because the other writers write at the end of the file. Raises OSError.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        log = _Log.opened(file)
+        if log is None:
+            return 0
+        os.pwrite(file, bytes(EXTENT * (_FRAME + log.page)), log.at(log.frames + 1))
+        return log.frames + EXTENT
+    finally:
+        os.close(file)
 
 
 def sync(path: Path) -> None:

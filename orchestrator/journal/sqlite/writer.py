@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, product
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import apsw
@@ -33,6 +34,7 @@ from orchestrator.journal.codec import (
     only_claims,
 )
 from orchestrator.journal.durable import DeferredWork, Outcome, WriterJob, WriterThread
+from orchestrator.journal.sqlite import log
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import REMOVED, HighWater, HighWaterMark, close_connection
 from orchestrator.journal.sqlite.owner import SqlitePresence
@@ -54,6 +56,9 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 CHECKPOINT_PAGES = 1000
 """Length of the write-ahead log that triggers a checkpoint. We run it, because SQLite would swallow errors."""
+
+_FRAMES = 8
+"""Pages of a commit of one job, about. The commits of groups are few: they wait for the file to grow."""
 
 _log = logging.getLogger("orchestrator")
 
@@ -145,6 +150,8 @@ class SqliteWriter(WriterThread[Transaction]):
         """Earliest time to release runs that are owed, or to open the file again (monotonic)."""
         self._pages = 0
         """Pages in the write-ahead log, as SQLite reported after the last commit."""
+        self._room = 0
+        """Pages that fit into the file of the log as it was when this process extended it."""
         db.set_wal_hook(self._note_pages)
         self.start()
 
@@ -225,6 +232,8 @@ class SqliteWriter(WriterThread[Transaction]):
         try:
             outcomes = [_attempt(job, transaction) for job in jobs]
             transaction.flush()
+            if len(jobs) == 1 and self._pages + _FRAMES > self._room:
+                self._extend_log()
             transaction.cursor.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(apsw.Error):
@@ -236,6 +245,11 @@ class SqliteWriter(WriterThread[Transaction]):
         transaction.landed()
         self.commits += 1
         return outcomes
+
+    def _extend_log(self) -> None:
+        """Make room in the log's file for the next lone commits, if the disk has room for a checkpoint."""
+        with contextlib.suppress(OSError):
+            self._room = log.extend(Path(f"{self.db.filename}-wal")) if self._fits(self.db) else 0
 
     def _note_pages(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self._pages = pages
