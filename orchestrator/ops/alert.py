@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.ops.rule import JOURNAL, JOURNALS, Alert, AlertSeverity
+from orchestrator.ops.rule import JOURNAL, JOURNALS, Alert, AlertSeverity, age_of
 
+_QUESTIONS = (
+    "orchestrator_journal_oldest_update_timestamp_seconds\n"
+    '  {status="parked", reason=~"approval|unknown_effect|undo_failed|input|questions"}'
+)
 _NOT_UNDONE = 'orchestrator_rollbacks_total{outcome="failed"}'
 
 
@@ -95,7 +99,7 @@ RUN_ALERTS = (
         name="RunStuck",
         severity=AlertSeverity.CRITICAL,
         expr=(
-            "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds)\n"
+            f"({age_of('orchestrator_oldest_run_state_entered_timestamp_seconds')})\n"
             "> on (job, instance, machine, agent, state) (<stuck_factor> * orchestrator_state_timeout_seconds)"
         ),
         wait="1m",
@@ -110,7 +114,7 @@ RUN_ALERTS = (
         name="RunAgingWithoutTimeout",
         severity=AlertSeverity.WARNING,
         expr=(
-            "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds > <run_age_s>)\n"
+            f"({age_of('orchestrator_oldest_run_state_entered_timestamp_seconds')} > <run_age_s>)\n"
             "unless on (job, instance, machine, agent, state) orchestrator_state_timeout_seconds"
         ),
         wait="5m",
@@ -127,7 +131,7 @@ RUN_ALERTS = (
         name="RunOverdue",
         severity=AlertSeverity.WARNING,
         expr=(
-            "(time() - orchestrator_oldest_run_started_timestamp_seconds)\n"
+            f"({age_of('orchestrator_oldest_run_started_timestamp_seconds')})\n"
             "> on (job, instance, machine, agent) (<overdue_factor> * orchestrator_run_timeout_seconds)"
         ),
         wait="2m",
@@ -141,7 +145,7 @@ RUN_ALERTS = (
         name="EngineStalled",
         severity=AlertSeverity.CRITICAL,
         expr=(
-            "((time() - orchestrator_last_transition_timestamp_seconds)\n"
+            f"(({age_of('orchestrator_last_transition_timestamp_seconds')})\n"
             "  > on (job, instance, machine, agent)"
             " (<stalled_factor> * max without (state) (orchestrator_state_timeout_seconds)))\n"
             "and on (job, instance, machine, agent) sum without (state) (orchestrator_runs_active) > 0"
@@ -161,9 +165,8 @@ RUN_ALERTS = (
         severity=AlertSeverity.WARNING,
         expr=(
             # Of the journal, which each of its processes reports: a run waits on when its process is dead.
-            "time() - min by (journal, machine, agent, reason) (orchestrator_journal_oldest_update_timestamp_seconds\n"
-            '  {status="parked", reason=~"approval|unknown_effect|undo_failed|input|questions"})\n'
-            "> <approval_age_s>"
+            # The smallest age: one wrong clock among its processes must not make a question older.
+            f"min by (journal, machine, agent, reason) ({age_of(_QUESTIONS)})\n> <approval_age_s>"
         ),
         wait="5m",
         summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) waits for a person.",
@@ -271,9 +274,10 @@ RUN_ALERTS = (
 )
 
 
+# The errors of a journal have an alert of their own.
 _FAILED = (
     "sum without (instance, from_state, event, reason)"
-    ' (rate(orchestrator_transition_failures_total{reason!~"refused|cancelled"}[5m]))'
+    ' (rate(orchestrator_transition_failures_total{reason!~"refused|cancelled|journal_error"}[5m]))'
 )
 _DONE = "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))"
 _UNDECLARED = 'orchestrator_transition_failures_total{reason=~"undeclared_edge|unknown_event"}'
@@ -415,6 +419,8 @@ WORK_ALERTS = (
 )
 
 
+_TARGET = "orchestrator_target_info"
+
 PROCESS_ALERTS = (
     Alert(
         name="QueueSaturated",
@@ -459,17 +465,17 @@ PROCESS_ALERTS = (
         name="JournalSlow",
         severity=AlertSeverity.WARNING,
         expr=(
-            "histogram_quantile(0.99, sum without (instance)"
-            ' (rate(orchestrator_journal_write_duration_seconds_bucket{operation="append"}[10m])))'
+            # By process: one bad disk among a hundred does not show in the sum.
+            "histogram_quantile(0.99,"
+            ' rate(orchestrator_journal_write_duration_seconds_bucket{operation="append"}[10m]))'
             " > <journal_append>\n"
-            "and sum without (instance)"
-            ' (rate(orchestrator_journal_write_duration_seconds_count{operation="append"}[10m])) > <least_rate>'
+            'and rate(orchestrator_journal_write_duration_seconds_count{operation="append"}[10m]) > <least_rate>'
         ),
         wait="10m",
-        summary="Writes to the {{ $labels.backend }} journal are slow.",
+        summary="Writes of {{ $labels.instance }} to the {{ $labels.backend }} journal are slow.",
         description=(
             "1 % of the writes take {{ $value | humanizeDuration }} or longer. Every step of a run waits for such a"
-            " write."
+            f" write. Journal: {JOURNALS}"
         ),
     ),
     Alert(
@@ -529,6 +535,37 @@ PROCESS_ALERTS = (
         description=(
             "1 % of the transitions of {{ $labels.machine }} take {{ $value | humanizeDuration }} or longer, without"
             " the time of their hooks."
+        ),
+    ),
+    Alert(
+        name="ClockSkew",
+        severity=AlertSeverity.WARNING,
+        # Of the scrape, and not time(): a minute between two scrapes is no skew.
+        expr=(
+            "abs(orchestrator_process_time_seconds - timestamp(orchestrator_process_time_seconds)) > <clock_skew>"
+        ),
+        wait="5m",
+        summary="The clock of {{ $labels.instance }} is wrong.",
+        description=(
+            "The clocks of {{ $labels.instance }} and of Prometheus differ by {{ $value | humanizeDuration }}. The"
+            " times in its log and its journal are as wrong. Alerts about ages use the clock of the process."
+        ),
+    ),
+    Alert(
+        name="DuplicateInstance",
+        severity=AlertSeverity.WARNING,
+        # Both were there ten minutes ago and are there now: processes that follow each other never are.
+        expr=(
+            f"count without (identity) (last_over_time({_TARGET}[10m])"
+            f" and last_over_time({_TARGET}[10m] offset 10m)) > 1"
+        ),
+        wait="2m",
+        keep="15m",
+        summary="Several processes have the label instance={{ $labels.instance }}.",
+        description=(
+            "{{ $value | humanize }} processes of {{ $labels.job }} answer in turns under the label instance="
+            "{{ $labels.instance }}. Their counters are mixed: rates are too high and restarts are counted that were"
+            " none."
         ),
     ),
     Alert(

@@ -19,7 +19,7 @@ from orchestrator.ops.panel import (
     some,
     total,
 )
-from orchestrator.ops.rule import Thresholds
+from orchestrator.ops.rule import Thresholds, age_of
 
 _LIMITS = Thresholds()
 
@@ -381,6 +381,27 @@ RUNTIME = PanelRow(
             unit=PanelUnit.RATE,
         ),
         Panel(
+            title="Clock difference",
+            description="Seconds between the clock of a process and that of Prometheus at a scrape: ClockSkew.",
+            queries=(
+                Query(
+                    "orchestrator_process_time_seconds{%i} - timestamp(orchestrator_process_time_seconds{%i})",
+                    "{{instance}}",
+                ),
+            ),
+            unit=PanelUnit.SECONDS,
+        ),
+        Panel(
+            title="Identities behind an instance",
+            description="1 if one process, or the workers of one folder, answer under a label. More after a restart;"
+            " more for longer than twenty minutes: DuplicateInstance.",
+            queries=(
+                Query(
+                    "count by (instance) (last_over_time(orchestrator_target_info{%i}[10m]))", "{{instance}}"
+                ),
+            ),
+        ),
+        Panel(
             title="Processes",
             description="1 for the state of each process.",
             queries=(Query("orchestrator_runtime_state{%i} == 1", "{{instance}} {{state}}"),),
@@ -471,9 +492,9 @@ HEALTH = PanelRow(
             description="1 is the limit of the state. From 1.5 on the engine failed to end it, and RunStuck fires.",
             queries=(
                 Query(
-                    "max by (machine, agent, state) ((time()"
-                    " - orchestrator_oldest_run_state_entered_timestamp_seconds{%m})"
-                    " / on (job, instance, machine, agent, state) orchestrator_state_timeout_seconds{%m})",
+                    "max by (machine, agent, state) (("
+                    + age_of("orchestrator_oldest_run_state_entered_timestamp_seconds{%m}")
+                    + ") / on (job, instance, machine, agent, state) orchestrator_state_timeout_seconds{%m})",
                     "{{machine}} {{agent}} {{state}}",
                 ),
             ),

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.ops.rule import age_of
+
 MATCHERS: Mapping[str, str] = {
     "%m": 'job=~"$job", instance=~"$instance", machine=~"$machine", agent=~"$agent"',
     "%a": 'job=~"$job", instance=~"$instance", agent=~"$agent"',
@@ -146,7 +148,7 @@ def in_journals(by: str, where: str = "%m") -> str:
 
 def age(name: str, by: str, where: str = "%m") -> str:
     """Return the age in seconds of the oldest of some timestamps."""
-    return f"max by ({by}) (time() - {_metric(name, where)})"
+    return f"max by ({by}) ({age_of(_metric(name, where))})"
 
 
 def quantile(q: float, name: str, by: str, where: str = "%m") -> str:

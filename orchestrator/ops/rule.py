@@ -55,6 +55,8 @@ class Thresholds:
     """The watchdog writes the stacks, and /healthz fails, from the same age on."""
     blocks: float = 2.5
     """Times within half an hour that the event loop may be blocked without a ticket."""
+    clock_skew: float = 30
+    """Seconds between the clocks of a process and of Prometheus; not scaled, like the next ones."""
     queue_wait_s: float = 60
     journal_append: float = 0.1
     """Seconds; a disk is not faster at another time scale, so this and the next two are not scaled."""
@@ -98,6 +100,20 @@ def shortened(duration: str, by: float) -> str:
 def shortened_windows(expression: str, by: float) -> str:
     """Return an expression with every window and offset divided by `by`."""
     return _WINDOW.sub(lambda found: shortened(found[0], by), expression)
+
+
+PROCESS_TIME = "max by (job, instance) (orchestrator_process_time_seconds)"
+"""The clock of each target, which also wrote its timestamps: it may differ from the clock of Prometheus."""
+
+
+def age_of(selector: str) -> str:
+    """Return the age of a timestamp by the clock of the process that exports it.
+
+    Example:
+        >>> age_of("orchestrator_last_transition_timestamp_seconds").removeprefix(PROCESS_TIME)
+        ' - on (job, instance) group_right () orchestrator_last_transition_timestamp_seconds'
+    """
+    return f"{PROCESS_TIME} - on (job, instance) group_right () {selector}"
 
 
 ALERT_PREFIX = "Orchestrator"

@@ -454,6 +454,10 @@ LATENCY_CASES = (
 OBJECTIVE_CASES = (*BURN_CASES, *HIDDEN_CASES, *LATENCY_CASES)
 
 
+CLOCK = series("orchestrator_process_time_seconds", "0+60x200")
+"""The clock of a process, in steps of a minute."""
+
+
 _STATE = LOOP | {"state": "await_llm"}
 _ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
 _LIMIT = "orchestrator_state_timeout_seconds"
@@ -502,41 +506,80 @@ RUN_CASES = (
     Case(
         "RunStuck",
         "in a state for longer than one and a half times its limit",
-        [series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "120x30", **_STATE)],
+        [CLOCK, series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "120x30", **_STATE)],
         "10m",
         [firing_there("10m 0s", **_STATE)],
     ),
     Case(
         "RunStuck",
         "held by keep_firing_for while one scrape misses it",
-        [series(_ENTERED, "0x10 600+60x20", **_STATE), series(_LIMIT, "120x30", **_STATE)],
+        [CLOCK, series(_ENTERED, "0x10 600+60x20", **_STATE), series(_LIMIT, "120x30", **_STATE)],
         "13m",
         [firing_there("10m 0s", **_STATE)],
     ),
     Case(
         "RunStuck",
+        "the clock of the host is two hours behind, and its runs are quick",
+        [
+            series("orchestrator_process_time_seconds", "-7200+60x200"),
+            series(_ENTERED, "-7205+60x200", **_STATE),
+            series(_LIMIT, "120x200", **_STATE),
+        ],
+        "3h",
+    ),
+    Case(
+        "RunStuck",
+        "the clock of the host is two hours behind, and a run is stuck",
+        [
+            series("orchestrator_process_time_seconds", "-7200+60x200"),
+            series(_ENTERED, "-7200x200", **_STATE),
+            series(_LIMIT, "120x200", **_STATE),
+        ],
+        "20m",
+        [firing_there("20m 0s", **_STATE)],
+    ),
+    Case(
+        "RunStuck",
+        "another process has another clock",
+        [
+            CLOCK,
+            series("orchestrator_process_time_seconds", "7200+60x200", instance=_BESIDE),
+            series(_ENTERED, "-5+60x200", **_STATE),
+            series(_LIMIT, "120x200", **_STATE),
+        ],
+        "20m",
+    ),
+    Case(
+        "RunStuck",
+        "a process that does not say its time",
+        [series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "120x30", **_STATE)],
+        "10m",
+    ),
+    Case(
+        "RunStuck",
         "the engine still has time to end it itself",
-        [series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "600x30", **_STATE)],
+        [CLOCK, series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "600x30", **_STATE)],
         "14m",
     ),
     Case(
         "RunAgingWithoutTimeout",
         "two hours in a state that declares no limit",
-        [series(_ENTERED, "0x130", **_STATE)],
+        [CLOCK, series(_ENTERED, "0x130", **_STATE)],
         "2h",
         [firing_there("2h 0m 0s", **_STATE)],
     ),
     Case(
         "RunAgingWithoutTimeout",
         "states with a limit have an alert of their own",
-        [series(_ENTERED, "0x130", **_STATE), series(_LIMIT, "120x130", **_STATE)],
+        [CLOCK, series(_ENTERED, "0x130", **_STATE), series(_LIMIT, "120x130", **_STATE)],
         "2h",
     ),
-    Case("RunAgingWithoutTimeout", "half an hour old", [series(_ENTERED, "0x130", **_STATE)], "30m"),
+    Case("RunAgingWithoutTimeout", "half an hour old", [CLOCK, series(_ENTERED, "0x130", **_STATE)], "30m"),
     Case(
         "RunOverdue",
         "the deadline has passed by a fifth",
         [
+            CLOCK,
             series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", **LOOP),
             series("orchestrator_run_timeout_seconds", "600x60", **LOOP),
         ],
@@ -547,6 +590,7 @@ RUN_CASES = (
         "RunOverdue",
         "late, but not by a fifth",
         [
+            CLOCK,
             series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", **LOOP),
             series("orchestrator_run_timeout_seconds", "1200x60", **LOOP),
         ],
@@ -556,6 +600,7 @@ RUN_CASES = (
         "EngineStalled",
         "active runs and no transition for longer than any state may last",
         [
+            CLOCK,
             series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
             series(_LIMIT, "300x60", **_STATE),
             series(_LIMIT, "60x60", **LOOP, state="init"),
@@ -568,6 +613,7 @@ RUN_CASES = (
         "EngineStalled",
         "nothing to do is no stall",
         [
+            CLOCK,
             series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
             series(_LIMIT, "300x60", **_STATE),
             series("orchestrator_runs_active", "0x60", **_STATE),
@@ -578,6 +624,7 @@ RUN_CASES = (
         "EngineStalled",
         "a state may last that long",
         [
+            CLOCK,
             series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
             series(_LIMIT, "900x60", **_STATE),
             series("orchestrator_runs_active", "2x60", **_STATE),
@@ -588,6 +635,8 @@ RUN_CASES = (
         "ApprovalWaiting",
         "a question has been open for two hours, in the journal of two processes",
         [
+            CLOCK,
+            series("orchestrator_process_time_seconds", "0+60x200", instance=_BESIDE),
             parked("approval", values="60x130"),
             series(
                 "orchestrator_journal_oldest_update_timestamp_seconds",
@@ -603,35 +652,38 @@ RUN_CASES = (
     Case(
         "ApprovalWaiting",
         "questions of a planner have been open for two hours",
-        [parked("questions", "ralph"), journal_info()],
+        [CLOCK, parked("questions", "ralph"), journal_info()],
         "2h",
         [firing_of_journal("2h 0m 0s", machine="ralph", **AGENT, reason="questions")],
     ),
     Case(
         "ApprovalWaiting",
         "half an hour is no reason to ask",
-        [parked("approval")],
+        [CLOCK, parked("approval")],
         "30m",
     ),
     Case(
         "ApprovalWaiting",
         "a paused run has no question",
-        [parked("paused")],
+        [CLOCK, parked("paused")],
         "2h",
     ),
     Case(
         "ApprovalWaiting",
         "a running run and an orphan have no question",
         [
-            series(
-                "orchestrator_journal_oldest_update_timestamp_seconds",
-                "0x130",
-                **LOOP,
-                journal=ID,
-                status=status,
-                reason="none",
-            )
-            for status in ("running", "orphaned")
+            CLOCK,
+            *(
+                series(
+                    "orchestrator_journal_oldest_update_timestamp_seconds",
+                    "0x130",
+                    **LOOP,
+                    journal=ID,
+                    status=status,
+                    reason="none",
+                )
+                for status in ("running", "orphaned")
+            ),
         ],
         "2h",
     ),
@@ -1061,17 +1113,27 @@ def journal(values: str, reason: str = "io") -> tuple[str, str]:
     return series("orchestrator_journal_write_failures_total", values, reason=reason, **_SQLITE)
 
 
+def _target(identity: str, values: str, **labels: str) -> tuple[str, str]:
+    return series("orchestrator_target_info", values, identity=identity, **labels)
+
+
 def series_of(name: str, values: str, **labels: str) -> tuple[str, str]:
     """Return a counter of telemetry about itself."""
     return series(f"orchestrator_{name}", values, **labels)
 
 
-def appends(less: str, edge: str, count: str = "0+100x60") -> list[tuple[str, str]]:
+def restarted(step: int) -> str:
+    """Return a counter of two processes, one after the other, that is scraped every other minute."""
+    life = " _ ".join(str(step * count) for count in range(1, 16))
+    return f"{life} _ {life}"
+
+
+def appends(less: str, edge: str, count: str = "0+100x60", **labels: str) -> list[tuple[str, str]]:
     """Return `count` appends, `less` of them within `edge` seconds, all of them within half a second."""
     name = "journal_write_duration_seconds"
     return [
-        *spread(name, less, edge, "0.5", count, **_APPEND),
-        series(f"orchestrator_{name}_count", count, **_APPEND),
+        *spread(name, less, edge, "0.5", count, **_APPEND, **labels),
+        series(f"orchestrator_{name}_count", count, **_APPEND, **labels),
     ]
 
 
@@ -1116,7 +1178,32 @@ PROCESS_CASES = (
         "two in a hundred take longer than a tenth of a second",
         appends("0+98x60", "0.1"),
         "40m",
-        [firing("300ms", **_SQLITE, operation="append")],
+        [firing_there("300ms", **_SQLITE, operation="append")],
+    ),
+    Case(
+        "JournalSlow",
+        "one bad disk among many processes",
+        [
+            *appends("0+100x60", "0.1"),
+            *appends("0+10000x60", "0.1", "0+10000x60", instance="c:9464"),
+            *appends("0+98x60", "0.1", instance=_BESIDE),
+            journal_info(instance=_BESIDE),
+        ],
+        "40m",
+        [
+            Firing(
+                {"job": JOB, "instance": _BESIDE, **_SQLITE, "operation": "append"},
+                "300ms",
+                journal=JOURNAL_TEXT,
+            )
+        ],
+    ),
+    Case(
+        "JournalSlow",
+        "the counters of a restarted process start at 0, and it is scraped every other minute",
+        appends(restarted(196), "0.1", restarted(200)),
+        "40m",
+        [firing_there("300ms", **_SQLITE, operation="append")],
     ),
     Case(
         "JournalSlow",
@@ -1234,6 +1321,63 @@ PROCESS_CASES = (
         "all are quick",
         spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **LOOP),
         "40m",
+    ),
+    Case(
+        "ClockSkew",
+        "two hours behind",
+        [series_of("process_time_seconds", "-7200+60x30")],
+        "10m",
+        [firing_there("2h 0m 0s")],
+    ),
+    Case(
+        "ClockSkew",
+        "a minute ahead, scraped every other minute",
+        [series_of("process_time_seconds", "60 _ 180 _ 300 _ 420 _ 540 _ 660 _ 780")],
+        "11m",
+        [firing_there("1m 0s")],
+    ),
+    Case("ClockSkew", "twenty seconds", [series_of("process_time_seconds", "20+60x30")], "10m"),
+    Case(
+        "ClockSkew",
+        "a right clock that is scraped every other minute",
+        [series_of("process_time_seconds", "0 _ 120 _ 240 _ 360 _ 480 _ 600 _ 720")],
+        "11m",
+    ),
+    Case(
+        "ClockSkew", "a process that does not say its time", [series_of("runs_active", "1x30", **LOOP)], "10m"
+    ),
+    Case(
+        "DuplicateInstance",
+        "two processes behind one port answer in turns",
+        [_target("a", " ".join(["1 stale"] * 15)), _target("b", "_ " + " ".join(["1 stale"] * 15))],
+        "25m",
+        [firing_there("2")],
+    ),
+    Case(
+        "DuplicateInstance",
+        "two targets with one label, each scraped every minute",
+        [_target("a", "1x30"), _target("b", "1x30")],
+        "15m",
+        [firing_there("2")],
+    ),
+    Case("DuplicateInstance", "one restart", [_target("a", "1x15"), _target("b", "_x15 stale 1x30")], "25m"),
+    Case(
+        "DuplicateInstance",
+        "a new process every three minutes",
+        [_target(f"{life}", f"_x{3 * life} 1x2 stale") for life in range(1, 12)],
+        "26m",
+    ),
+    Case(
+        "DuplicateInstance",
+        "two processes with two labels",
+        [_target("a", "1x30"), _target("b", "1x30", instance=_BESIDE)],
+        "25m",
+    ),
+    Case(
+        "DuplicateInstance",
+        "one process that misses scrapes",
+        [_target("a", "1x5 _x4 1x2 stale _x2 1x20")],
+        "25m",
     ),
     Case(
         "TelemetryDegraded",

@@ -215,6 +215,17 @@ SCRAPED: tuple[Metric, ...] = (
         "Maximum time in a state before its event fires; absent without a limit.",
     ),
     _gauge("run_timeout_seconds", "machine agent", "Maximum time of a run; absent without a limit."),
+    _gauge(
+        "process_time_seconds",
+        "",
+        "Unix time of the process at the scrape: ages of its timestamps are differences from this clock.",
+        zero=True,
+    ),
+    _info(
+        "target_info",
+        "identity",
+        "Identity of what was scraped: of a process, or of the folder that several workers share; always 1.",
+    ),
     _info("build_info", "version python", "Versions of the running software; always 1."),
     _info(
         "machine_info",

@@ -457,7 +457,10 @@ class DurationHistogram(Protocol):
 
 
 class LatestGauge:
-    """The gauge of the last transition of a machine. Edges are added up in any order, but it never decreases."""
+    """The gauge of the last transition of a machine, although edges are added up in any order.
+
+    It decreases only if it is in the future: then the clock was set back.
+    """
 
     __slots__ = ("_at", "_set")
 
@@ -467,7 +470,7 @@ class LatestGauge:
 
     def note(self, at: float) -> None:
         """Set Unix time `at`, if it is the latest."""
-        if at >= self._at:
+        if at >= self._at or self._at > time.time():
             self._at = at
             self._set(at)
 

@@ -18,10 +18,13 @@ anything is read.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import os
 import platform
+import secrets
+import socket
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -99,7 +102,6 @@ class LiveCollector:
 
     def __init__(self, use: Instruments) -> None:
         self._use = use
-        self._version = __version__
 
     def describe(self) -> Iterator[core.Metric]:
         """Yield every metric without values, so that the registry knows the names."""
@@ -112,7 +114,15 @@ class LiveCollector:
         An exception of one section is counted, and the other sections are yielded.
         """
         began = time.perf_counter()
-        sections = (self._runs, self._engines, self._declared, self._stores, self._logs, self._loops)
+        sections = (
+            process_identity,
+            self._runs,
+            self._engines,
+            self._declared,
+            self._stores,
+            self._logs,
+            self._loops,
+        )
         for section in (*sections, self._use.heads.collect):
             try:
                 guarded = [family(name, values) for name, values in section().items()]
@@ -172,12 +182,11 @@ class LiveCollector:
                 if agent in self._use.objectives
             }
             limits |= {(names.name, *where): seconds for where, seconds in sorted(names.dwell.items())}
-            definitions |= {(names.name, self._version, one): 1 for one in names.definitions}
+            definitions |= {(names.name, __version__, one): 1 for one in names.definitions}
         return {
             "state_timeout_seconds": limits,
             "run_timeout_seconds": whole,
             "run_objective_seconds": objectives,
-            "build_info": {(self._version, platform.python_version()): 1},
             "machine_info": definitions,
         }
 
@@ -198,6 +207,26 @@ class LiveCollector:
             "log_records_total": lines,
             "log_records_dropped_total": {(): float(sum(tally.dropped for tally in tallies))},
         }
+
+
+_TOKEN = secrets.token_hex(8)
+"""Of this process and its forks."""
+
+
+def process_identity() -> dict[str, Values]:
+    """Return the clock, the identity and the versions of this process.
+
+    Workers that share a folder of the multiprocess mode are one target, also when one of them is replaced.
+    """
+    who = f"{_TOKEN} {os.getpid()}"
+    if _in_files():
+        folder = os.path.realpath(_shared_folder())
+        who = f"{socket.gethostname()} {folder} {os.stat(folder).st_ino}"  # noqa: PTH116 - as the library reads it
+    return {
+        "process_time_seconds": {(): time.time()},
+        "target_info": {(hashlib.sha256(who.encode()).hexdigest()[:8],): 1},
+        "build_info": {(__version__, platform.python_version()): 1},
+    }
 
 
 class _Least:
@@ -472,12 +501,16 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 def check_multiprocess_folder() -> None:
     """Raise ConfigError unless the folder of the multiprocess mode exists."""
-    folder = os.environ.get(MULTIPROCESS) or os.environ.get(MULTIPROCESS.lower(), "")
+    folder = _shared_folder()
     if not os.path.isdir(folder):  # noqa: PTH112 - as the library reads it
         raise ConfigError(
             f"{MULTIPROCESS} is {folder!r}, which is not a folder; create it, empty, before the processes start, or "
             "unset the variable"
         )
+
+
+def _shared_folder() -> str:
+    return os.environ.get(MULTIPROCESS) or os.environ.get(MULTIPROCESS.lower(), "")
 
 
 def _in_files() -> bool:

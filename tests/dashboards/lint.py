@@ -42,7 +42,9 @@ NAMES_OF_OURS = (
     "provider",
     "model",
 )
-REASONED = frozenset((*NAMES_OF_OURS, "le", "version", "python", "metric", "label", "journal", "path"))
+REASONED = frozenset(
+    (*NAMES_OF_OURS, "le", "version", "python", "identity", "metric", "label", "journal", "path")
+)
 """Labels whose values are names of graphs, tools, models, versions and journals, or bounds."""
 
 

@@ -34,6 +34,7 @@ from orchestrator.ops.trial import CASES, Case, unit_tests
 from orchestrator.telemetry.catalogue import ROWS
 from orchestrator.telemetry.exposition.page import STALE
 from orchestrator.telemetry.watchdog import Watchdog
+from tests.dashboards.lint import expressions
 from tests.dashboards.monitoring import ROOT
 from tests.tiers import SOAK
 
@@ -105,6 +106,11 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
     rules = {(alert.name, [one for one in ALERTS if one.name == alert.name].index(alert)) for alert in ALERTS}
     assert {alert.name for alert in ALERTS} - silent == ALWAYS_FIRES
     assert rules - firing == set()
+
+
+def test_ages_are_measured_with_the_clock_of_the_process() -> None:
+    told = [where for where, expression in expressions() if re.search(r"(?<!\w)time\(\)", expression)]
+    assert told == []
 
 
 def test_titles_of_cases_are_unique() -> None:

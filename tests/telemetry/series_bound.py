@@ -32,6 +32,7 @@ def most_series(
         "backend": backends + 1,
         "version": 1,
         "python": 1,
+        "identity": 1,
         "definition": MOST_DEFINITIONS,
         "journal": 1,
         "path": 1,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import os
+import re
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +33,11 @@ from orchestrator.kernel.fact import (
 )
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.connection import connect
+from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of
 from orchestrator.telemetry.instrument import MOST_DEFINITIONS, Load, file_bytes
 from orchestrator.telemetry.live import LiveRun, LiveRuns
 from orchestrator.telemetry.log import BoundedWriter, TransitionLog, span_of
-from orchestrator.telemetry.metrics import Metrics
+from orchestrator.telemetry.metrics import Metrics, process_identity
 from tests.telemetry.loop import CANARY, LOOP, Event, Rig, State
 from tests.telemetry.sampling import sampled
 
@@ -61,6 +65,55 @@ def moved(run_id: str, at: float, dest: str = "think") -> Transition:
 
 def ended(run_id: str) -> RunCompleted:
     return RunCompleted("loop", run_id, "done", "completed", "none", 9.0, 8.5, 7, 3)
+
+
+# ---- the process ----
+
+
+def test_the_clock_is_read_at_each_scrape(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    for now in (1_000_000.0, 992_800.0):  # set back by two hours
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert value(metrics, "process_time_seconds") == now
+
+
+def identity() -> str:
+    """Return the identity that a scrape of this process shows."""
+    (labels,) = process_identity()["target_info"]
+    return labels[0]
+
+
+def test_a_process_keeps_its_identity_and_a_fork_of_it_has_another() -> None:
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writer, identity().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as said:
+        os.close(writer)
+        forked = said.read()
+    assert re.fullmatch("[0-9a-f]{8}", forked)
+    assert identity() == identity() != forked
+
+
+def test_a_stored_journal_shows_the_clock_and_the_identity_of_its_process() -> None:
+    registry = registry_of(JournalCollector(MemoryJournal()))
+    assert sampled(registry, "target_info", identity=identity()) == 1
+    assert abs((sampled(registry, "process_time_seconds") or 0) - time.time()) < 60
+
+
+def test_the_time_of_the_last_transition_follows_a_clock_that_is_set_back(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    metrics.observe(started("a", now))
+    metrics.observe(moved("a", now))
+    assert value(metrics, "last_transition_timestamp_seconds", machine="loop") == now
+    metrics.observe(moved("a", now - 5))  # of an edge that is added up later
+    assert value(metrics, "last_transition_timestamp_seconds", machine="loop") == now
+    now -= 7200
+    metrics.observe(moved("a", now))
+    assert value(metrics, "last_transition_timestamp_seconds", machine="loop") == now
 
 
 # ---- runs ----

@@ -228,6 +228,9 @@ def test_the_page_of_two_workers_is_right_while_one_is_killed_and_replaced(serve
     until(lambda: served.value(done) == 40, 60, "the counts of dead and new workers")
     until(lambda: served.value(_in_journal("orphaned")) == 1, 60, "the run of the dead worker")
     until(lambda: not served.value(_in_journal("running")), 60, "no run of a dead worker as running")
+    identities = "count(count_over_time(orchestrator_target_info[10m]))"
+    assert served.value(identities) == 1  # the workers of one folder are one target, with new workers, too
+    assert served.value("abs(orchestrator_process_time_seconds - timestamp(up))") is not None
     assert (
         served.firing()
         & {

@@ -30,6 +30,9 @@ SNAPSHOT = JournalSnapshot(
 )
 
 
+OF_PROCESS = {"build_info", "process_time_seconds", "target_info"}
+
+
 class Stored:
     backend, address = "postgres", "postgresql://db/agents"
 
@@ -53,7 +56,10 @@ def test_a_snapshot_has_these_metrics() -> None:
     collector = JournalCollector(JOURNAL, {(LOOP, "await_llm"): 600.0}, alone=True)
     collector.show(SNAPSHOT)
     collector.failed()
-    assert samples(collector) == {
+    found = samples(collector)
+    assert [*found.pop("target_info").values()] == [1.0]
+    assert found.pop("process_time_seconds")[()] > 0
+    assert found == {
         "journal_read_failures_total": {(): 1.0},
         "state_timeout_seconds": {(LOOP, "support", "await_llm"): 600.0},
         "build_info": {(version("fsm-orchestrator"), platform.python_version()): 1.0},
@@ -79,12 +85,12 @@ def test_beside_processes_nothing_that_they_serve_is_served_again_but_the_runs_o
     collector = JournalCollector(JOURNAL, {(LOOP, "await_llm"): 600.0})
     collector.show(SNAPSHOT)
     stored = {row.name for row in CATALOGUE if row.made is MetricSource.STORED}
-    assert samples(collector).keys() == stored | {*HEAD_NAMES, "journal_bytes", "build_info"}
+    assert samples(collector).keys() == stored | {*HEAD_NAMES, "journal_bytes", *OF_PROCESS}
 
 
 def test_before_the_first_snapshot_only_the_constant_ones_are_served_and_all_are_described() -> None:
     collector = JournalCollector(JOURNAL)
-    assert samples(collector).keys() == {*HEAD_NAMES, "build_info"}
+    assert samples(collector).keys() == {*HEAD_NAMES, *OF_PROCESS}
     named = {family.name for family in collector.describe()}
     collector.show(SNAPSHOT)
     assert {family.name for family in collector.collect()} <= named

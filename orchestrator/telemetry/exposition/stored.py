@@ -15,7 +15,6 @@ gateway.
 from __future__ import annotations
 
 import logging
-import platform
 import threading
 import time
 from collections import Counter
@@ -36,8 +35,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, CountableJournal
 from orchestrator.telemetry.catalogue import PREFIX, PUSHED, Metric
 from orchestrator.telemetry.instrument import HEAD_NAMES, HeadGauges
-from orchestrator.telemetry.metrics import family
-from orchestrator.version import __version__
+from orchestrator.telemetry.metrics import family, process_identity
 
 # ---- a batch job ----
 
@@ -275,7 +273,8 @@ class JournalCollector(Collector):
             yield family("runs_completed_total", picture.completed)
 
     def _constant(self, statuses: Iterable[StoredRunStatus]) -> Iterator[core.Metric]:
-        yield family("build_info", {(__version__, platform.python_version()): 1})
+        for name, values in process_identity().items():
+            yield family(name, values)
         if not self._alone:
             return
         agents = {(run.machine, run.agent) for run in statuses}
