@@ -211,6 +211,12 @@ def _print(engine: EngineInfo, answer: Body | None) -> None:
     say(
         f"{shown(engine.name)} ({engine.run_id}) on {shown(where)}, for {roughly(time.time() - engine.began)}"
     )
+    if engine.expired_owner is not None:
+        say(
+            "  its lease has expired, but its process still exists: it is stopped or hangs. End the process before its"
+            " runs are resumed, because calls of it may still run"
+        )
+        return
     if not engine.alive:
         say(f"  is dead: its process is gone, and it never stopped; its runs {engine.left}")
         return

@@ -128,6 +128,12 @@ Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a ne
 OlderThan = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Runs not written to for 90s, 15m, 12h, 30d.")
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help="Resume the run although its process, whose lease has expired, still exists."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make the change; without it, only show the change.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]

@@ -25,6 +25,7 @@ class ResumeOptions(given.DisplayOptions):
     run: given.RunId
     limits: given.Limits = ()
     again: bool = False
+    take_over: given.TakeOver = False
     by: given.By = None
     output: given.Output = None
 

@@ -300,6 +300,8 @@ class EngineInfo:
     began: float
     last: int
     """Number of its last record."""
+    expired_owner: str | None = None
+    """Process that still exists although its lease has expired: it is stopped or hangs."""
 
     @property
     def alive(self) -> bool:
@@ -335,7 +337,9 @@ async def engines(journal: Journal) -> list[EngineInfo]:
     for head in begun:
         about = (await journal.load(head.run_id))[0].body.get(ENGINE) or {}
         name = str(about.get("name", ""))
-        found.append(EngineInfo(head.run_id, name, head.owner, about, head.created_at, head.seq))
+        found.append(
+            EngineInfo(head.run_id, name, head.owner, about, head.created_at, head.seq, head.expired_owner)
+        )
     return found
 
 

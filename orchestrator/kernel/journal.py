@@ -114,6 +114,10 @@ class RunHead:
     """
     lease_renewed_at: float | None = field(default=None, compare=False)
     """Time of the last renewal of the lease (epoch seconds); None without an owner, or if the store does not say."""
+    expired_owner: str | None = field(default=None, compare=False)
+    """Owner whose lease has expired although its process still exists: it is stopped or hangs. None for any other run,
+    or if the store does not say.
+    """
     agent: str = ""
     """Name of the agent that the run belongs to; empty if it has none. A transfer changes it."""
     agent_version: str = ""

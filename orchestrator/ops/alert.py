@@ -201,8 +201,8 @@ RUN_ALERTS = (
         keep="5m",
         summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) have no living owner.",
         description=(
-            "{{ $value | humanize }} runs of {{ $labels.machine }} are open, and their process is dead. They make no"
-            f" progress until they are resumed. Journal: {JOURNAL}"
+            "{{ $value | humanize }} runs of {{ $labels.machine }} are open, and their process is dead or has lost its"
+            f" lease. They make no progress until they are resumed. Journal: {JOURNAL}"
         ),
     ),
     Alert(

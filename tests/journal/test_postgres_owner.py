@@ -99,7 +99,11 @@ async def test_a_frozen_owner_is_taken_over_after_its_time_and_wakes_up_fenced(
             told(database, "UPDATE holder SET ttl = 0.2, grace = 0.1 WHERE name = 'owner'")
             while (await journal.head(run_id)).owner is not None:  # noqa: ASYNC110  it is the server's clock that runs
                 await asyncio.sleep(0.02)
+            assert (
+                await journal.head(run_id)
+            ).expired_owner == "owner"  # the process has its connection still
             lease = await journal.claim(run_id, "heir")
+            assert (await journal.head(run_id)).expired_owner is None
             for _ in range(3):
                 await write(journal, lease, NOTE)
             process.send_signal(signal.SIGCONT)
@@ -122,7 +126,10 @@ async def test_a_killed_owner_is_missed_before_a_frozen_one_would_be(
         process.kill()
         process.wait()
         told(database, "UPDATE holder SET grace = 0.2 WHERE name = 'owner'")
-        lease = await claimed(journal, "run")  # it waits until the grace is over
+        while (await journal.head("run")).owner is not None:  # noqa: ASYNC110  it is the server's clock that runs
+            await asyncio.sleep(0.02)
+        assert (await journal.head("run")).expired_owner is None
+        lease = await claimed(journal, "run")
         assert lease.epoch == 2
         await write(journal, lease, NOTE)
         mine, dead = sorted(await journal.holders(), key=lambda one: not one.alive)

@@ -22,7 +22,7 @@ from orchestrator.cli.resumption import ResumeOptions, check_output
 from orchestrator.cli.run import RunView, error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import many, words
 from orchestrator.cli.runs.request import post_resume
-from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
+from orchestrator.cli.runs.store import OpenStore, at_journal, confirm_take_over, journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_run
@@ -150,6 +150,7 @@ def resume(options: PipelineResumeOptions) -> int:
     view = PipelineViewOptions(run_id=head.run_id, address=address, **resumption.shown(options))
     if head.owner is not None:
         return resumption.left_to_owner(options, head, changed=options.spec is not None)
+    confirm_take_over(head, take_over=options.take_over)
     if waits and options.again and not (options.limits or options.spec):
         return post_resume(head.run_id, options.by, options)
     launch = created.get("launch") or {}

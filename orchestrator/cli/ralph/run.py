@@ -29,7 +29,7 @@ from orchestrator.cli.ralph.answer import AnswerSource, read_answers
 from orchestrator.cli.ralph.session import RunOrSession, counted, rows, run_named, settled, task_json
 from orchestrator.cli.run import RunView, error_json, logging_to, transition_json
 from orchestrator.cli.runs.phrase import call_json, table, usage_phrase, words
-from orchestrator.cli.runs.store import at_journal, journal_file, owned_elsewhere
+from orchestrator.cli.runs.store import at_journal, confirm_take_over, journal_file, owned_elsewhere
 from orchestrator.cli.screen import RunTally, Screen
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_run
@@ -230,6 +230,7 @@ class RalphResumeOptions(given.DisplayOptions):
         bool,
         typer.Option("--again", help="Call agents again whose programs may still run on another host."),
     ] = False
+    take_over: given.TakeOver = False
     by: given.By = None
 
 
@@ -240,6 +241,7 @@ def resume(options: RalphResumeOptions) -> int:
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
         raise owned_elsewhere(found.head)
+    confirm_take_over(found.head, take_over=options.take_over)
     address = journal_file(options.journal)
     refuse_untrusted_run(launch, f"run {run_id}", address)
     agents = _agents(run_id, launch, options.agents)

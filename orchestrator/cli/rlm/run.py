@@ -22,7 +22,7 @@ from orchestrator.cli.resumption import check_output
 from orchestrator.cli.rlm.isolation import LeastOption, level_of
 from orchestrator.cli.run import RunView, error_json, logging_to, new_id, note_of, transition_json
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.store import at_journal, journal_file
+from orchestrator.cli.runs.store import at_journal, confirm_take_over, journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_run
@@ -247,6 +247,7 @@ def resume(options: RlmResumeOptions) -> int:
     view = RlmViewOptions(run_id=head.run_id, **resumption.shown(options))
     if head.owner is not None:
         return resumption.left_to_owner(options, head, changed=bool(options.model))
+    confirm_take_over(head, take_over=options.take_over)
     refuse_untrusted_run(created.get("launch"), f"run {head.run_id}", journal_file(options.journal))
     try:
         spec = RlmSpec.of(created, options.model)

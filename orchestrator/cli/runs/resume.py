@@ -18,7 +18,14 @@ from orchestrator.cli.run import ViewOptions, conducted, new_id, print_result
 from orchestrator.cli.runs.phrase import many, moment
 from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import refuse_other
-from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file, owned_elsewhere, position_of
+from orchestrator.cli.runs.store import (
+    OpenStore,
+    at_journal,
+    confirm_take_over,
+    journal_file,
+    owned_elsewhere,
+    position_of,
+)
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
@@ -66,6 +73,7 @@ class RunsResumeOptions(given.ReplacementOptions, given.DisplayOptions):
             show_default=False,
         ),
     ] = None
+    take_over: given.TakeOver = False
 
 
 @spread
@@ -97,6 +105,7 @@ def resume(options: RunsResumeOptions) -> int:
         if paused and options.is_empty:
             return post_resume(head.run_id, options.by, options)  # its owner resumes it
         raise owned_elsewhere(head, found.show)
+    confirm_take_over(found.head, take_over=options.take_over)
     run_id, owner = found.head.run_id, _owner(options, found)
     refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(options.journal))
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, options)

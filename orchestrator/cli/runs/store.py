@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import difflib
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestrator.cli.output import shown
+from orchestrator.cli import keyboard
+from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.address import Address
@@ -140,7 +142,14 @@ def at_journal(
 def head_json(head: RunHead) -> dict[str, Any]:
     """Return the figures of a store about a run as plain data."""
     names = ("run_id", "graph", "fingerprint", "status", "reason", "owner", "seq", "epoch", "created_at")
-    more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims", "lease_expires_in")
+    more = (
+        "updated_at",
+        "parent_run_id",
+        "conversation_id",
+        "stuck_claims",
+        "lease_expires_in",
+        "expired_owner",
+    )
     new = ("agent", "agent_version", "tags", "state_since", "waiting", "tokens", "cost_micros")
     return {name: getattr(head, name) for name in (*names, *more, *new)}
 
@@ -163,10 +172,30 @@ def head_reason(head: RunHead) -> str:
 
 
 def holder(head: RunHead) -> str:
-    """Return the owner of a run and, if it missed heartbeats, when its lease expires; empty without an owner."""
+    """Return the owner of a run, with the end of its lease if that is near or past; empty without an owner."""
+    if head.expired_owner is not None:
+        return f"no process (the lease of {head.expired_owner} has expired, and that process still exists)"
     if head.lease_expires_in is None:
         return head.owner or ""
     return f"{head.owner} (no heartbeat; the lease expires in {math.ceil(head.lease_expires_in)} s)"
+
+
+def confirm_take_over(head: RunHead, *, take_over: bool) -> None:
+    """Ask before a run is taken from a process that still exists although its lease has expired.
+
+    Raises ConfigError if the person does not agree, or without a terminal and without `take_over`.
+    """
+    if head.expired_owner is None or take_over:
+        return
+    why = (
+        f"run {head.run_id} belongs to {shown(head.expired_owner)}, whose lease has expired although its process still "
+        "exists: it is stopped or hangs, and a call of the run may still be under way there"
+    )
+    if not keyboard.present():
+        raise ConfigError(f"{why}; end that process, then resume the run, or give --take-over")
+    say(f"{why}.\nTake the run over? [y/N]")
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise ConfigError("nothing was resumed")
 
 
 def owned_elsewhere(head: RunHead, look: str = "") -> ConfigError:

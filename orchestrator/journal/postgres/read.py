@@ -15,7 +15,7 @@ from orchestrator.errors import Corrupt, JournalError, RunUnknown
 from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.codec import Row, disagreement, records_of, verified_blob
 from orchestrator.journal.postgres import session
-from orchestrator.journal.postgres.presence import LIVING
+from orchestrator.journal.postgres.presence import LIVING, LOCKED
 from orchestrator.journal.postgres.session import client_parameters, unreachable
 from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
 from orchestrator.kernel.journal import (
@@ -42,7 +42,9 @@ _HEAD: Final = f"""WITH living AS MATERIALIZED (
         SELECT h.token, extract(epoch FROM h.seen)::float8 AS seen FROM holder h WHERE {LIVING})
     SELECT run_id, graph, fingerprint, status, seq, epoch,
     CASE WHEN living.token IS NOT NULL THEN owner END, created_at, updated_at, reason,
-    parent_run_id, conversation_id, epoch - progress, living.seen, agent, agent_version, tags, state, state_since,
+    parent_run_id, conversation_id, epoch - progress, living.seen,
+    CASE WHEN living.token IS NULL THEN (SELECT owner FROM holder h WHERE h.token = run.holder AND {LOCKED}) END,
+    agent, agent_version, tags, state, state_since,
     outcome, waiting, tokens + child_tokens, coalesce(cost + coalesce(child_cost, 0), child_cost), id,
     encode(last_hash, 'hex')"""
 _FROM: Final = "FROM ({}) AS run LEFT JOIN living ON living.token = run.holder"
@@ -75,6 +77,7 @@ _FIELDS: Final = (
         "conversation_id",
         "stuck_claims",
         "lease_renewed_at",
+        "expired_owner",
         "agent",
         "agent_version",
         "tags",

@@ -580,6 +580,7 @@ class RunRow(NamedTuple):
             stuck_claims=self.epoch - self.progress,
             lease_expires_in=holder.expires_in if holder.alive and holder.overdue else None,
             lease_renewed_at=holder.renewed_at,
+            expired_owner=self.owner if holder.pid and not holder.alive else None,
             agent=self.agent,
             agent_version=self.agent_version,
             tags=self.tag_values,
