@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -11,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.journal.context import lasting_fields, taken
+from orchestrator.journal.context import copied, lasting_fields
 from orchestrator.kernel.fact import LLMCall
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
@@ -84,8 +85,8 @@ def test_a_snapshot_keeps_a_value_as_it_is() -> None:
 
     response = VALUES[3]
     assert isinstance(response, Response)
-    copied, _ = taken(Context(response, [response]))
-    assert copied["said"] is copied["parts"][0] is response
+    plain = copied(Context(response, [response]))
+    assert plain["said"] is plain["parts"][0] is response
     assert lasting_fields(type(Point(1))) == {"x"}
 
 
@@ -102,3 +103,14 @@ def test_a_usage_is_written_in_the_order_of_its_fields() -> None:
 def test_a_usage_equals_no_value_of_another_class() -> None:
     assert Usage(1) != Point(1)
     assert Usage(1) == replace(Usage(2), input_tokens=1)
+
+
+@pytest.mark.parametrize("number", [item.name for item in fields(Usage)])
+def test_usages_that_differ_in_one_number_are_not_equal(number: str) -> None:
+    assert replace(Usage(1), **{number: 7}) != Usage(1)  # type: ignore[arg-type]
+
+
+def test_a_comparison_of_usages_leaves_them_without_a_dict() -> None:
+    one, other = Usage(1), Usage(1)
+    assert one == other
+    assert not [each for each in gc.get_referents(one, other) if isinstance(each, dict)]

@@ -1,14 +1,14 @@
 """Encode a run's context as records: complete in `created`, then only the changes of each transition.
 
-Nothing is copied while nothing has changed. The fields of a dataclass are read at once and compared with those of the
-copy, in one pass in C.
+Nothing is copied while nothing has changed. The comparison with the last record is straight-line code, which is
+generated for each class of contexts from the names of its fields, as `dataclasses` generates a constructor: a loop over
+the fields took five times as long.
 
 Growing values are written once. For messages, a record has the new ones, and the number of first messages that were
 kept if a restart, a compaction or a retry removed some. For a window (a deque, or one of `windows`) it has the new
 items and the number of last items that were kept. Of a field that is a dataclass whose instances have a dict, the
 changed parts are written under their paths (`spent.seconds`). Every other field is written again when it changes, so a
-host's hook may change any field. The comparison uses a copy, which is then written: a JSON text of each field at each
-append took three times as long.
+host's hook may change any field. What can be changed in place is compared with a copy, which is then written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from itertools import compress
-from operator import attrgetter, is_not
 from types import UnionType
 from typing import (
     Any,
@@ -56,13 +54,6 @@ class DequeSnapshot(tuple[Any, ...]):
     __slots__ = ()
 
 
-def taken(value: Any) -> tuple[Any, Any]:
-    """Return a copy of a value in JSON's types (immutable values are shared), and its snapshot."""
-    snapshot, written = WAYS[type(value)]
-    seen = snapshot(value)
-    return written(seen), seen
-
-
 def lasting_fields(kind: Any) -> frozenset[str]:
     """Return the fields of a dataclass whose values cannot be changed in place, by their types."""
     return _lasting_fields(kind)  # apart, because mypy takes a dataclass for unhashable
@@ -73,76 +64,7 @@ def _lasting_fields(kind: Any) -> frozenset[str]:
     return frozenset(name for name, hint in _hints(kind).items() if _lasts(hint))
 
 
-def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that reads these attributes at once."""
-    if not names:
-        return lambda _: ()
-    read = attrgetter(*names)
-    return read if len(names) > 1 else lambda value: (read(value),)
-
-
-def views(kind: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that reads fields of a dataclass, each comparable with its snapshot at a small cost.
-
-    Of a field that is itself a dataclass whose instances have a dict, it reads that dict.
-    """
-    wholes, hints = getter(names), _hints(kind)
-    inside = getter([f"{name}.__dict__" if _has_dict(hints.get(name)) else name for name in names])
-
-    def view(value: Any) -> tuple[Any, ...]:
-        try:
-            return inside(value)
-        except AttributeError:  # a value of another class
-            return wholes(value)
-
-    return view
-
-
 Step: TypeAlias = Callable[[Any], Any]
-FieldPart: TypeAlias = tuple[str, str, Step | None, Step | None]
-"""One part of a field that is a dataclass, as a plain tuple, which is faster to unpack than a named one.
-
-- Its name, and its path in records: `spent.seconds`.
-- A function that copies a value that can be changed in place; None if none can.
-- A function that returns the short form of a value for records; None if there is none.
-"""
-
-
-class FieldParts(NamedTuple):
-    """The parts of a field, in the order of the dataclass."""
-
-    names: list[str]
-    parts: list[FieldPart]
-
-
-def parts_of(kind: Any, names: Sequence[str]) -> list[FieldParts | None]:
-    """Return for each field of a dataclass its parts; None for a field that is written as a whole.
-
-    Only a field that is itself a dataclass whose instances have a dict has parts.
-    """
-    hints = _hints(kind)
-    return [_parts(name, hints[name]) if _has_dict(hints.get(name)) else None for name in names]
-
-
-def _parts(name: str, kind: Any) -> FieldParts:
-    hints, lasting, flat = _hints(kind), lasting_fields(kind), _flat_fields(kind)
-    names = [one.name for one in fields(kind)]
-
-    def copier(part: str) -> Callable[[Any], Any] | None:
-        if part in lasting:
-            return None
-        return _copied_flat if part in flat else _copied
-
-    return FieldParts(
-        names,
-        [(one, f"{name}.{one}", copier(one), getattr(hints.get(one), "short", None)) for one in names],
-    )
-
-
-def _copied_flat(value: Any) -> Any:
-    return value.copy() if type(value) is dict else _copied(value)
-
-
 Way: TypeAlias = tuple[Step, Step]
 """How values of one class are copied, in two steps.
 
@@ -162,7 +84,13 @@ class _Ways(dict[Any, Way]):
 WAYS: Mapping[Any, Way] = _Ways()
 
 
-def _copied(value: Any) -> Any:
+def snapshot_of(value: Any) -> Any:
+    """Return the snapshot of a value."""
+    return WAYS[type(value)][0](value)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a value in JSON's types; immutable values are shared."""
     snapshot, written = WAYS[type(value)]
     return written(snapshot(value))
 
@@ -171,9 +99,9 @@ def _way(kind: Any) -> Way:
     if _never_changes(kind):
         return _itself, _itself
     if issubclass(kind, dict):
-        return lambda value: {name: _copied(one) for name, one in value.items()}, _itself
+        return lambda value: {name: copied(one) for name, one in value.items()}, _itself
     if issubclass(kind, list):
-        return lambda value: [_copied(one) for one in value], _itself
+        return lambda value: [copied(one) for one in value], _itself
     if issubclass(kind, deque):
         return DequeSnapshot, _itself
     if is_dataclass(kind):
@@ -181,46 +109,16 @@ def _way(kind: Any) -> Way:
     return _reread, _itself  # a host's own class
 
 
-def _has_dict(kind: Any) -> bool:
-    """Return whether instances of a dataclass have a dict of their fields, which costs a third of slots to copy."""
-    params = getattr(kind, "__dataclass_params__", None)
-    return bool(params and kind.__dictoffset__ and params.init and all(one.init for one in fields(kind)))
-
-
 def _way_of_fields(kind: Any) -> Way:
     names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # as orjson does
-    lasting, flat = lasting_fields(kind), _flat_fields(kind)
-    deep = [(name, name in flat) for name in names if name not in lasting]
-    if _has_dict(kind):
+    lasting = lasting_fields(kind)
 
-        def of_dict(value: Any) -> dict[str, Any]:
-            view = value.__dict__
-            as_declared = [*view] == names  # else there is a private attribute, or one that is not a field
-            parts = view.copy() if as_declared else {name: view[name] for name in names}
-            _detach(parts, deep)
-            return parts
+    def snapshot(value: Any) -> dict[str, Any]:
+        # Not by `__dict__`: Python reads the attributes of an instance whose dict exists five times as slowly.
+        parts = ((name, getattr(value, name)) for name in names)
+        return {name: one if name in lasting else copied(one) for name, one in parts}
 
-        return of_dict, _itself
-    places = [(names.index(name), is_flat) for name, is_flat in deep]
-    view_of = getter(names)
-
-    def of_slots(value: Any) -> tuple[Any, ...]:
-        parts = list(view_of(value))
-        _detach(parts, places)
-        return tuple(parts)
-
-    def written(seen: tuple[Any, ...]) -> dict[str, Any]:
-        return dict(zip(names, seen, strict=True))
-
-    return of_slots, written
-
-
-def _detach(parts: Any, deep: Iterable[tuple[Any, bool]]) -> None:
-    """Copy the parts that can be changed in place: a dict of immutable values, or any other value."""
-    for at, is_flat in deep:
-        one = parts[at]
-        if one is not None:
-            parts[at] = one.copy() if is_flat and type(one) is dict else _copied(one)
+    return snapshot, _itself
 
 
 @lru_cache(_KINDS)
@@ -261,21 +159,150 @@ def _never_changes(kind: Any) -> bool:
     return issubclass(kind, _IMMUTABLE) or (params is not None and bool(params.frozen))
 
 
+# ---- the comparison ----
+
+
+class Comparison(NamedTuple):
+    """The comparison of the contexts of one class with what the journal has. Both functions are generated.
+
+    The list is what the journal has, in an order that only these functions know.
+    """
+
+    seen: Callable[[Any], list[Any]]
+    """context -> the list."""
+    changes: Callable[[Any, list[Any]], dict[str, Any]]
+    """context, list -> the changed fields and parts in the form of a record. The list is brought up to date."""
+
+
+def comparison(kind: Any, names: Iterable[str], windows: Collection[str]) -> Comparison:
+    """Return the comparison of these fields of a dataclass. Those whose values cannot change in place come first.
+
+    Args:
+        kind: The dataclass.
+        names: Its fields.
+        windows: Those that are written as windows.
+    """
+    return _comparison(kind, tuple(names), frozenset(windows))
+
+
+@lru_cache(_KINDS)
+def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> Comparison:
+    hints, lasting = _hints(kind), lasting_fields(kind) - windows
+    scope: dict[str, Any] = {"copied": copied, "snapshot_of": snapshot_of, "add_whole": _add_whole}
+    seen: list[str] = []
+    """Expressions of the list."""
+    functions: list[str] = []
+    lines: list[str] = []
+    size = 0
+    for name in sorted(names, key=lambda one: one not in lasting):
+        at, size = size, size + 1
+        if name in lasting:
+            seen.append(f"ctx.{name}")
+            lines += _if_changed(f"ctx.{name}", at, f"changed[{name!r}] = seen[{at}] = ctx.{name}")
+        elif not _has_parts(hints.get(name)):
+            seen.append(f"snapshot_of(ctx.{name})")
+            write = f"seen[{at}] = add_whole(changed, {name!r}, ctx.{name}, was_{at}, {name in windows})"
+            lines += _if_changed(f"ctx.{name}", at, write)
+        else:
+            scope[f"class_{at}"] = part_kind = hints[name]
+            parts, compared = [f"class_{at}"], []
+            for part in fields(part_kind):
+                expression, code = _part(part_kind, part.name, f"{name}.{part.name}", size, scope)
+                parts.append(expression)
+                compared += code
+                size += 1
+            nothing = ", None" * (len(parts) - 1)
+            functions += [
+                f"def seen_{at}(one):",
+                f"    if type(one) is class_{at}:",
+                f"        return [{', '.join(parts)}]",
+                f"    return [snapshot_of(one){nothing}]",
+            ]
+            seen.append(f"*seen_{at}(ctx.{name})")
+            lines += [
+                f"one = ctx.{name}",
+                f"if type(one) is class_{at} and was_{at} is class_{at}:",
+                *(f"    {line}" for line in compared),
+                "else:",  # a value of another class, now or before
+                f"    add_whole(changed, {name!r}, one, was_{at}, False)",
+                f"    seen[{at}:{size}] = seen_{at}(one)",
+            ]
+    source = [
+        *functions,
+        f"def seen(ctx): return [{', '.join(seen)}]",
+        "def changes(ctx, seen):",
+        "    changed = {}",
+        f"    [{', '.join(f'was_{at}' for at in range(size))}] = seen",
+        *(f"    {line}" for line in lines),
+        "    return changed",
+    ]
+    exec(compile("\n".join(source), f"<comparison of {kind.__name__}>", "exec"), scope)  # noqa: S102 - names of fields
+    return Comparison(scope["seen"], scope["changes"])
+
+
+def _if_changed(value: str, at: int, *then: str) -> list[str]:
+    return [f"if {value} is not was_{at} and {value} != was_{at}:", *(f"    {line}" for line in then)]
+
+
+def _part(kind: Any, name: str, path: str, at: int, scope: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the code that reads a part of a field, and the code that compares it.
+
+    A part has a short form for records if its class has the method `short`.
+    """
+    short = getattr(_hints(kind).get(name), "short", None)
+    scope[f"short_{at}"] = short
+    value = f"one.{name}"
+    write = f"changed[{path!r}] = " + ("now" if short is None else f"short_{at}(now)")
+    if name in lasting_fields(kind):
+        return value, _if_changed(value, at, f"now = seen[{at}] = {value}", write)
+    copy = f"copied({value})"
+    if name in _flat_fields(kind):
+        copy = f"{value}.copy() if type({value}) is dict else {copy}"
+    changed = (f"now = {copy}", f"if now != was_{at}:", f"    seen[{at}] = now", f"    {write}")
+    return copy, _if_changed(value, at, *changed)
+
+
+def _has_parts(kind: Any) -> bool:
+    """Return whether the changed parts of a field of this class are written alone."""
+    params = getattr(kind, "__dataclass_params__", None)
+    parts = fields(kind) if params and params.init and kind.__dictoffset__ else ()
+    return bool(parts) and all(one.init and not one.name.startswith("_") for one in parts)
+
+
+def _add_whole(changed: dict[str, Any], name: str, value: Any, before: Any, is_window: bool) -> Any:  # noqa: FBT001
+    """Add a field to a record unless its value is that of the snapshot `before`; return its snapshot."""
+    snapshot, written = WAYS[type(value)]
+    now = snapshot(value)
+    if now == before:
+        return before
+    if is_window or type(now) is DequeSnapshot is type(before):
+        # The change of a window: the number of last items that stayed, and the new items.
+        size, kept = len(before), len(now)
+        # A window of the same size lost an item at least.
+        kept = kept - 1 if kept == size else min(kept, size)
+        while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
+            kept -= 1
+        changed[name] = {"last": kept, "add": now[kept:]}
+    else:
+        changed[name] = written(now)
+    return now
+
+
+# ---- the codec ----
+
 C = TypeVar("C")
 
 
 @dataclass(slots=True)
 class _Saved:
-    """The content of the journal: the list of messages at that time, its length, and each other field."""
+    """The content of the journal: the list of messages at that time, its length, and the other fields."""
 
     items: list[Any]
     count: int
     last: Any
     """The last of these messages: another one in its place shows that a message was inserted."""
-    lasting: tuple[Any, ...]
-    """The values of the fields whose values cannot change in place."""
     seen: list[Any]
-    """The snapshot of each other field."""
+    """The other fields, for the comparison."""
 
 
 class ContextCodec(Generic[C]):
@@ -304,83 +331,40 @@ class ContextCodec(Generic[C]):
     ) -> None:
         self._kind = kind
         self._growing = growing
-        self._windows = frozenset(windows)
         self._item = item
         self._output = output
         self._about = about
         self._names = [one.name for one in fields(kind) if one.name not in {growing, *apart}]  # type: ignore[arg-type]
-        lasting = lasting_fields(kind).difference(windows)
-        self._lasting = [name for name in self._names if name in lasting]
-        self._lasting_of = getter(self._lasting)
-        self._watched = [name for name in self._names if name not in lasting]
-        self._views = views(kind, self._watched)
-        self._parts = parts_of(kind, self._watched)
-        """For each watched field its parts, if it has any."""
+        self._comparison = comparison(kind, self._names, windows)
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return the whole context."""
         ctx = run.ctx
-        copies = {name: taken(getattr(ctx, name)) for name in self._names}
-        saved = self._save(run, {name: seen for name, (_, seen) in copies.items()})
-        whole = {name: copy for name, (copy, _) in copies.items()}
+        saved = self._save(run)
+        whole = {name: copied(getattr(ctx, name)) for name in self._names}
         if self._growing is not None:
             whole = {self._growing: self._item(ctx, saved.items), **whole}
         return {"context": whole, **self._about(ctx)}
 
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the present context as the content of the journal, after a restore."""
-        self._save(run, {name: taken(getattr(run.ctx, name))[1] for name in self._watched})
+        self._save(run)
 
-    def _save(self, run: Run[Any, Any], seen: Mapping[str, Any]) -> _Saved:
+    def _save(self, run: Run[Any, Any]) -> _Saved:
         items = [] if self._growing is None else getattr(run.ctx, self._growing)
-        last, watched = items[-1] if items else None, [seen[name] for name in self._watched]
-        saved = run.saved = _Saved(items, len(items), last, self._lasting_of(run.ctx), watched)
+        last = items[-1] if items else None
+        saved = run.saved = _Saved(items, len(items), last, self._comparison.seen(run.ctx))
         return saved
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
-        seen: list[Any] = saved.seen
-        changed: dict[str, Any] = {}
-        lasting = self._lasting_of(ctx)
-        if lasting != saved.lasting:  # one comparison in C
-            pairs = zip(self._lasting, lasting, saved.lasting, strict=True)
-            changed = {name: now for name, now, before in pairs if now is not before and now != before}
-            saved.lasting = lasting
-        for at, view in enumerate(self._views(ctx)):
-            before = seen[at]
-            if view == before:
-                continue
-            name = self._watched[at]
-            parts = self._parts[at]
-            if (
-                parts is not None
-                and type(before) is type(view) is dict
-                and [*view] == parts.names == [*before]
-            ):
-                _write_parts(parts.parts, view, before, changed)
-                continue
-            value = getattr(ctx, name)
-            snapshot, written = WAYS[type(value)]
-            seen[at] = now = snapshot(value)
-            if now != before:
-                changed[name] = self._changed(name, before, now, written)
-        if self._growing is not None and (grown := self._grown(getattr(ctx, self._growing), ctx, saved)):
-            changed[self._growing] = grown
+        changed = self._comparison.changes(ctx, saved.seen)
+        if self._growing is not None:
+            grown = self._grown(getattr(ctx, self._growing), ctx, saved)
+            if grown is not None:
+                changed[self._growing] = grown
         return changed
-
-    def _changed(self, name: str, before: Any, now: Any, written: Callable[[Any], Any]) -> Any:
-        """Return the form in which a changed field is written."""
-        if name in self._windows or type(now) is DequeSnapshot is type(before):
-            # The change of a window: the number of last items that stayed, and the new items.
-            size, kept = len(before), len(now)
-            # A window of the same size lost an item at least.
-            kept = kept - 1 if kept == size else min(kept, size)
-            while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
-                kept -= 1
-            return {"last": kept, "add": now[kept:]}
-        # The snapshot of a field with parts changes in place, perhaps before the record is encoded.
-        return now.copy() if type(now) is dict else written(now)
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return the output for the last record."""
@@ -399,41 +383,28 @@ class ContextCodec(Generic[C]):
             raise Corrupt(f"a stored context cannot be read: {where}: {fault['msg']}") from None
 
     def _grown(self, items: list[Any], ctx: C, saved: _Saved) -> dict[str, Any] | None:
-        kept = saved.count
-        moved = len(items) < kept or (kept and items[kept - 1] is not saved.last)
-        if items is not saved.items or moved:
-            # The number of leading items that are identical objects.
-            if items is saved.items:  # an item was removed from the list itself, at an unknown position
-                kept = 0
-            else:
-                most = min(len(items), kept, len(saved.items))
-                kept = next((at for at in range(most) if items[at] is not saved.items[at]), most)
+        """Return the messages since the last record, and how many of those before were kept if some were removed."""
+        count = kept = saved.count
+        if items is not saved.items:
+            kept = _identical(items, saved.items[:count])
+            saved.items = items
+        elif len(items) < count or (count and items[count - 1] is not saved.last):
+            kept = 0  # an item was removed from the list itself, at an unknown position
         new = items[kept:]
-        cut = kept < saved.count
-        saved.items, saved.count, saved.last = items, len(items), items[-1] if items else None
-        if not (new or cut):
+        if not new and kept == count:
             return None
-        grown: dict[str, Any] = {"add": self._item(ctx, new)}
-        if cut:
-            grown["keep"] = kept
-        return grown
+        saved.count, saved.last = len(items), items[-1] if items else None
+        added = self._item(ctx, new)
+        return {"add": added} if kept == count else {"add": added, "keep": kept}
+
+
+def _identical(items: Sequence[Any], others: Sequence[Any]) -> int:
+    """Return how many leading items are identical objects."""
+    most = min(len(items), len(others))
+    return next((at for at in range(most) if items[at] is not others[at]), most)
 
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the reader of a context; it is cached, because it takes tens of milliseconds to build."""
     return TypeAdapter(kind)
-
-
-def _write_parts(
-    parts: Iterable[FieldPart], view: Mapping[str, Any], before: dict[str, Any], changed: dict[str, Any]
-) -> None:
-    """Add the changed parts of a field to a record and to its snapshot. Few parts are other objects than before."""
-    for name, path, copied, short in compress(parts, map(is_not, view.values(), before.values())):
-        one, known = view[name], before[name]
-        if one == known:
-            continue
-        now = one if copied is None else copied(one)
-        if copied is None or now != known:
-            before[name] = now
-            changed[path] = now if short is None else short(now)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import orjson
@@ -133,6 +134,76 @@ def test_the_records_of_a_context_give_the_context(turns: list[list[tuple[str, A
         }
         assert stage.stored == now
     assert stage.changes() == {}
+
+
+def generic_changes(before: Context, now: Context) -> dict[str, Any]:
+    """What a record has of a change, found by a loop over the fields of two copies of a context."""
+    changed: dict[str, Any] = {}
+    in_place = [one.name for one in fields(Context) if one.name not in {"iteration", "point"}]
+    for name in ("iteration", "point", *in_place):  # values that cannot be changed in place come first
+        was, one = getattr(before, name), getattr(now, name)
+        if type(was) is type(one) and was == one:
+            continue
+        if name == "account":
+            parts = (
+                (part.name, getattr(was, part.name), getattr(one, part.name)) for part in fields(Account)
+            )
+            changed.update({f"account.{part}": value for part, other, value in parts if value != other})
+        elif name in {"window", "recent"}:
+            old, new = list(was), list(one)
+            most = min(len(old), len(new)) - (len(old) == len(new))
+            kept = next(n for n in range(most, -1, -1) if new[:n] == old[len(old) - n :])
+            changed[name] = {"last": kept, "add": new[kept:]}
+        else:
+            changed[name] = one
+    return changed
+
+
+@settings(max_examples=examples(150))
+@given(st.lists(st.lists(EDITS, max_size=3), max_size=8))
+def test_the_generated_comparison_writes_byte_for_byte_what_a_loop_over_the_fields_finds(
+    turns: list[list[tuple[str, Any]]],
+) -> None:
+    stage = Stage(Context())
+    for edits in turns:
+        before = copy.deepcopy(stage.ctx)
+        for name, value in edits:
+            edit(stage.ctx, name, copy.deepcopy(value))
+        expected = orjson.dumps(generic_changes(before, stage.ctx), plain)
+        assert orjson.dumps(stage.changes(), plain) == expected
+
+
+@dataclass
+class Noted(Account):
+    """A class of a host, in place of the declared one."""
+
+    note: str = ""
+
+
+def test_a_value_of_a_subclass_is_written_with_the_fields_of_its_own_class() -> None:
+    stage = Stage(Context())
+    for value in (Noted(note="a"), Noted(note="b"), None, Account(), Account(by_name={"a": 1})):
+        stage.ctx.account = value  # type: ignore[assignment]
+        written = stage.changes()
+        assert stage.stored == whole(stage.ctx)
+        assert stage.changes() == {}
+    assert written == {"account.by_name": {"a": 1}}
+
+
+def test_two_contexts_of_one_class_are_compared_apart() -> None:
+    one, other = Stage(Context()), Stage(Context())
+    one.ctx.account.by_name["a"] = 1
+    assert one.changes() == {"account.by_name": {"a": 1}}
+    assert other.changes() == {}
+
+
+def test_a_record_of_a_context_leaves_its_values_without_a_dict() -> None:
+    # Python reads the attributes of an instance whose `__dict__` was asked for several times as slowly.
+    stage = Stage(Context())
+    stage.ctx.account.point = Point(1, "a")
+    stage.changes()
+    dicts = [one for one in gc.get_referents(stage.ctx.account) if isinstance(one, dict)]
+    assert dicts == [stage.ctx.account.by_name]
 
 
 def test_what_is_written_stays_as_it_was() -> None:

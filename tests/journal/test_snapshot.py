@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.journal.codec import plain
-from orchestrator.journal.context import WAYS, DequeSnapshot, lasting_fields, taken
+from orchestrator.journal.context import WAYS, DequeSnapshot, copied, lasting_fields, snapshot_of
 
 
 class Pair(NamedTuple):
@@ -100,9 +100,9 @@ def test_nothing_is_told_of_types_that_only_checkers_know() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_copy_is_written_as_the_value_itself_is(value: object) -> None:
-    copy, seen = taken(value)
+    copy, seen = copied(value), snapshot_of(value)
     assert orjson.dumps(copy, default=plain) == orjson.dumps(value, default=plain)
-    assert taken(value) == (copy, seen)
+    assert (copied(value), snapshot_of(value)) == (copy, seen)
 
 
 CHANGES = {
@@ -120,28 +120,28 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_every_change_in_place_shows(change: Any, kind: Any) -> None:
     value = kind(anything=[{"x": 1}])
-    _, seen = taken(value)
+    seen = snapshot_of(value)
     assert shows(seen, value)
     change(value)
     assert not shows(seen, value)
-    assert taken(value)[1] != seen
+    assert snapshot_of(value) != seen
 
 
 @BOTH
-def test_a_change_in_an_object_inside_another_shows_when_it_is_taken_again(kind: Any) -> None:
+def test_a_change_in_an_object_inside_another_shows_in_another_snapshot(kind: Any) -> None:
     value = kind(inner=Inner(["x"]))
-    _, seen = taken(value)
-    assert taken(value)[1] == seen
+    seen = snapshot_of(value)
+    assert snapshot_of(value) == seen
     assert value.inner is not None
     value.inner.names.append("y")
     assert not shows(seen, value)
-    assert taken(value)[1] != seen
+    assert snapshot_of(value) != seen
 
 
 @BOTH
 def test_what_was_taken_stays_as_it_was(kind: Any) -> None:
     value = kind(anything=[1], inner=Inner(["x"]))
-    copy, _ = taken(value)
+    copy = copied(value)
     written = orjson.dumps(copy, default=plain)
     value.anything.append(2)
     value.by_name["n"] = 1
@@ -152,9 +152,9 @@ def test_what_was_taken_stays_as_it_was(kind: Any) -> None:
 
 def test_an_attribute_that_is_no_field_is_not_written() -> None:
     value = Open(1)
-    plain_copy = taken(value)
+    plain_copy = copied(value)
     value.noted = "by a hook"  # type: ignore[attr-defined]
-    assert taken(value) == plain_copy
+    assert copied(value) == plain_copy
 
 
 def test_a_private_field_is_not_written() -> None:
@@ -164,7 +164,7 @@ def test_a_private_field_is_not_written() -> None:
         _handle: Any = None
 
     value = Guarded(_handle=object())
-    assert taken(value)[0] == {"number": 1}
+    assert copied(value) == {"number": 1}
 
 
 def test_a_field_that_only_its_class_has_is_written() -> None:
@@ -174,14 +174,14 @@ def test_a_field_that_only_its_class_has_is_written() -> None:
         kind: str = field(default="fixed", init=False)
 
     value = Fixed()
-    assert taken(value)[0] == {"number": 1, "kind": "fixed"}
+    assert copied(value) == {"number": 1, "kind": "fixed"}
 
 
 def test_fields_are_written_in_the_order_of_their_class() -> None:
     value = Open(1)
     del value.count
     value.count = 2
-    assert list(taken(value)[0]) == [one.name for one in fields(Open)]
+    assert list(copied(value)) == [one.name for one in fields(Open)]
 
 
 FIELDS = st.fixed_dictionaries(
@@ -199,20 +199,24 @@ FIELDS = st.fixed_dictionaries(
 @given(st.lists(FIELDS, max_size=6))
 def test_instances_with_slots_and_with_a_dict_are_written_alike(steps: list[dict[str, Any]]) -> None:
     slots, open_ = Outer(), Open()
-    seen_slots, seen_open = taken(slots)[1], taken(open_)[1]
+    seen_slots, seen_open = snapshot_of(slots), snapshot_of(open_)
     for step in steps:
         for name, new in step.items():
             setattr(slots, name, deepcopy(new))
             setattr(open_, name, deepcopy(new))
-        (copy, now_slots), (copy_open, now_open) = taken(slots), taken(open_)
-        assert orjson.dumps(copy, plain) == orjson.dumps(copy_open, plain) == orjson.dumps(open_, plain)
+        now_slots, now_open = snapshot_of(slots), snapshot_of(open_)
+        assert (
+            orjson.dumps(copied(slots), plain)
+            == orjson.dumps(copied(open_), plain)
+            == orjson.dumps(open_, plain)
+        )
         assert (now_slots == seen_slots) is (now_open == seen_open)
         seen_slots, seen_open = now_slots, now_open
 
 
 def test_a_deque_is_a_window() -> None:
     value = deque([1, 2], maxlen=2)
-    copy, seen = taken(value)
+    copy, seen = copied(value), snapshot_of(value)
     assert type(copy) is type(seen) is DequeSnapshot
     assert shows(seen, value)
     value.append(3)
@@ -221,4 +225,4 @@ def test_a_deque_is_a_window() -> None:
 
 def test_a_value_without_a_json_form_is_refused() -> None:
     with pytest.raises(TypeError):
-        taken(Odd())
+        copied(Odd())

@@ -1,7 +1,7 @@
 """States, events and context of the LLM loop. Plain data, so that a run can be stored and resumed.
 
-The parts of the context that change in each turn have no slots: the journal compares and copies the `__dict__` of
-such an instance in one step (`journal.snapshot`).
+The fields of the context that change in each turn are dataclasses without slots: of these a record has the changed
+parts alone (`journal.context`).
 """
 
 from __future__ import annotations
