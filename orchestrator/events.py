@@ -27,28 +27,30 @@ from orchestrator.kernel.fact import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.llm.live_event import (
+    EventsDropped,
+    ModelRequestRetried,
+    ReasoningDelta,
+    RunEvent,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolProgress,
+)
 from orchestrator.llm.message import FinishReason
 from orchestrator.llm.run_event import (
     BudgetWarning,
     ChildRunFinished,
     ChildRunStarted,
-    EventsDropped,
     ModelRequestFinished,
-    ModelRequestRetried,
     ModelRequestStarted,
     QuestionAnswered,
     QuestionAsked,
-    ReasoningDelta,
     RunCreated,
-    RunEvent,
     RunFinished,
     RunResumed,
     RunSuspended,
     StateChanged,
-    TextDelta,
-    ToolArgumentsDelta,
     ToolFinished,
-    ToolProgress,
     ToolStarted,
 )
 

@@ -48,16 +48,9 @@ from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.fact import Fact, Observer, RunParked, RunStarted, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.live_event import ModelRequestRetried, RunEvent, TextDelta, ToolProgress
 from orchestrator.llm.message import Message
-from orchestrator.llm.run_event import (
-    ModelRequestFinished,
-    ModelRequestRetried,
-    RunEvent,
-    RunFinished,
-    TextDelta,
-    ToolFinished,
-    ToolProgress,
-)
+from orchestrator.llm.run_event import ModelRequestFinished, RunFinished, ToolFinished
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.question import WHY

@@ -12,7 +12,8 @@ from pydantic_core import to_json
 
 from orchestrator.errors import AnswerRefused, OtherAgent, ResultUnreadable, RunUnknown
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.llm.run_event import QuestionAsked, RunEvent, ToolStarted
+from orchestrator.llm.live_event import RunEvent
+from orchestrator.llm.run_event import QuestionAsked, ToolStarted
 from orchestrator.machines.question import Question
 from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -21,6 +21,7 @@ from enum import Enum
 from functools import lru_cache
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     Literal,
@@ -34,11 +35,14 @@ from typing import (
 )
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ValidationError
 
 from orchestrator.errors import Corrupt
 from orchestrator.journal.codec import plain
 from orchestrator.kernel.run import Run
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _IMMUTABLE = (int, str, float, bool, type(None), Enum, tuple, frozenset)
 """Classes whose values never change; the items of a tuple are assumed to be immutable too."""
@@ -407,4 +411,6 @@ def _identical(items: Sequence[Any], others: Sequence[Any]) -> int:
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the reader of a context; it is cached, because it takes tens of milliseconds to build."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)

@@ -20,7 +20,7 @@ import orjson
 
 from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
 from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
-from orchestrator.machines.approval.graph import ApprovalState, PlanStatus
+from orchestrator.machines.approval.model import ApprovalState, PlanStatus
 from orchestrator.machines.question import Question
 from orchestrator_guards.evaluation import FUNCTIONS, GUARDS, Guard, GuardEvaluation, read_row
 

@@ -11,24 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEvent:
-    """Base of the events of a run."""
-
-    run_id: str
-    at: float = 0.0
-    """Time of the record, or of the one before if it has none (epoch seconds); 0 if unknown."""
-    seq: int | None = None
-    """Number of the journal's record; None for an event that the journal does not have."""
-    part: int = 0
-    """Position among the events of that record, from 0."""
-
-    @property
-    def id(self) -> str | None:
-        """Id for `Runs.events(after=)` and of a server-sent event; None if the journal does not have the event."""
-        return None if self.seq is None else f"{self.seq}.{self.part}"
-
+from orchestrator.llm import live_event
+from orchestrator.llm.live_event import (
+    RunEvent,
+)
 
 # ---- the run ----
 
@@ -101,21 +87,6 @@ class ModelRequestStarted(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequestRetried(RunEvent):
-    """Attempt number `attempt` failed; the next follows after `delay` seconds. Deltas of earlier attempts are void.
-
-    With the reasons `truncated` and `schema_invalid` the answer itself could not be used: all deltas of `iteration` are
-    void, the next answer is number `iteration + 1`, and `attempt` counts the completion retries.
-    """
-
-    iteration: int
-    attempt: int
-    reason: str
-    """One of `errors.ERROR_KINDS`, `truncated` or `schema_invalid`."""
-    delay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequestFinished(RunEvent):
     """The model answered. Its tool calls follow as ToolStarted or QuestionAsked."""
 
@@ -127,41 +98,6 @@ class ModelRequestFinished(RunEvent):
     finish_reason: str | None = None
     input_tokens: int = 0
     output_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta(RunEvent):
-    """A piece of the answer's text as it is streamed, before hooks of the host see it.
-
-    `attempt` counts the attempts of one answer from 1: a higher number begins the answer again, and the pieces with
-    lower numbers are void.
-    """
-
-    iteration: int
-    attempt: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningDelta(RunEvent):
-    """A piece of the model's reasoning, if the provider shows it. As TextDelta."""
-
-    iteration: int
-    attempt: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolArgumentsDelta(RunEvent):
-    """A piece of the arguments of a tool call, JSON text. As TextDelta."""
-
-    iteration: int
-    attempt: int
-    position: int
-    """Position of the call in the answer, from 0."""
-    tool: str
-    """Name of the tool; empty if the provider has not sent it yet."""
-    text: str
 
 
 # ---- tools and people ----
@@ -177,15 +113,6 @@ class ToolStarted(RunEvent):
     arguments: str = ""
     """JSON text in canonical form; empty if the journal does not have it."""
     effect: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolProgress(RunEvent):
-    """A tool reports progress of a call. The journal does not have it."""
-
-    key: str
-    tool: str
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,19 +173,12 @@ class ChildRunFinished(RunEvent):
     outcome: str
 
 
-# ---- the stream itself ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsDropped(RunEvent):
-    """Stands for `count` events that were dropped because the stream was not read."""
-
-    count: int
+# ---- all ----
 
 
 RUN_EVENTS: tuple[type[RunEvent], ...] = tuple(
     one
-    for one in [*globals().values()]
+    for one in (*vars(live_event).values(), *globals().values())
     if isinstance(one, type) and issubclass(one, RunEvent) and one is not RunEvent
 )
-"""The classes of events."""
+"""The classes of events, those of `live_event` first."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ValidationError
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.json_schema import SchemaFault, UnusableSchema, checker
@@ -49,6 +49,8 @@ class OutputSpec:
 
 
 def _by_type(kind: Any) -> OutputSpec:
+    from pydantic import TypeAdapter
+
     refused = f"output_type {kind!r} is neither a type nor a JSON schema"
     if isinstance(kind, str):  # pydantic would evaluate it
         raise ConfigError(refused)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.question import Question
-from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.ownership import AgentIdentity
 from orchestrator.runtime.service.run_service import RunService
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.runs.runs import Runs
 
 R = TypeVar("R")
 
@@ -48,6 +50,10 @@ class Facade(Generic[R]):
     @property
     def runs(self) -> Runs:
         """The runs of the journal, also those of other agents and processes."""
+        from orchestrator.runtime.runs.runs import (
+            Runs,  # readers of journals: a host that only runs agents has no use for them
+        )
+
         return Runs(self._service.journal, control=self._service.control)
 
     def cancel(

@@ -41,7 +41,8 @@ from orchestrator.errors import RunError, Suspended
 from orchestrator.kernel.cancellation import running_loop
 from orchestrator.kernel.fact import Follower, RecordsWritten
 from orchestrator.kernel.journal import RunHead
-from orchestrator.llm.run_event import RunEvent, RunFinished
+from orchestrator.llm.live_event import RunEvent
+from orchestrator.llm.run_event import RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
 from orchestrator.runtime.runs.runs import Runs

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, cast
 
-from orchestrator.telemetry.instrument import file_bytes
 from orchestrator.telemetry.log import TransitionLog
 
 if TYPE_CHECKING:
@@ -39,5 +38,7 @@ def connect(observers: Iterable[object], journal: object = None) -> None:
         if journal is not None and callable(getattr(journal, "head_counts", None)):
             metrics.count_runs(cast("CountableJournal", journal))
         if isinstance(path, Path):
+            from orchestrator.telemetry.instrument import file_bytes  # loaded with the metrics
+
             backend = str(getattr(journal, "backend", "other"))
             metrics.measure_store(backend, str(path), functools.partial(file_bytes, path))

@@ -23,7 +23,6 @@ from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, ToolCall, described, encodable, returned_parts
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
 from orchestrator.tools.input_request import PersonNeeded
-from orchestrator.tools.spec import ToolContext, tool
 
 ToolOutcome: TypeAlias = Literal[
     "ok",
@@ -316,10 +315,6 @@ def _mark(kept: int, length: int, more: str) -> str:
     return f"… [cut: {kept:,} of {length:,} characters{more.replace('{kept}', str(kept))}]"
 
 
-MOST = 18_000
-"""Most characters of one part. With its heading it stays below `max_result_chars`, so that it is not cut again."""
-
-
 class NoSuchResult(RunError):
     """The run has no stored result with this handle."""
 
@@ -332,23 +327,3 @@ def mark_of(handle: str) -> str:
         '; read_result(handle="3:0", start={kept}) reads on'
     """
     return f'; read_result(handle="{handle}", start={{kept}}) reads on'
-
-
-@tool(effect="pure")
-async def read_result(context: ToolContext, handle: str, start: int = 0, characters: int = MOST) -> str:
-    """Read a part of an earlier tool result that was too long to be shown whole.
-
-    Args:
-        handle: The handle in the mark at the end of the cut result, such as "3:0".
-        start: Number of the first character, from 0.
-        characters: Number of characters, at most 18000.
-    """
-    if context.stored_result is None:
-        raise NoSuchResult("this run stores no results")
-    text = await context.stored_result(handle)
-    if not 0 <= start < len(text):
-        raise ValueError(f"start is {start}; the result has the characters 0 to {len(text) - 1}")
-    if characters < 1:
-        raise ValueError(f"characters is {characters}; it must be 1 to {MOST}")
-    part = text[start : start + min(characters, MOST)]
-    return f"[characters {start} to {start + len(part) - 1} of {len(text)}]\n{part}"

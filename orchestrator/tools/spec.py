@@ -46,7 +46,6 @@ from orchestrator.tools.argument import (
     exact_arguments,
     listed,
     schema_dump,
-    typed_reader,
 )
 from orchestrator.tools.input_request import NO_INPUT, CallInput
 from orchestrator.tools.sampling import Sampler
@@ -324,6 +323,8 @@ def tool(
         signature = _signature(target, title)
         _refuse(title, _signature_faults(target, signature.parameters))
         summary, described = split_docstring(text)
+        from orchestrator.tools.typed_argument import typed_reader  # loads pydantic
+
         schema, read, dump = typed_reader(title, signature.parameters, described)
         return ToolSpec(title, description or summary, schema, target, read=read, dump=dump, **options)
 

@@ -17,7 +17,7 @@ from orchestrator.cli.approval.project import limits_of
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import visible
 from orchestrator.errors import ConfigError
-from orchestrator.machines.approval.graph import ApprovalState
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind
 from orchestrator.runtime.approval.status import (
     Drift,

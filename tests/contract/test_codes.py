@@ -9,7 +9,7 @@ from orchestrator.files.rollback import ChangeKind, UndoOutcome
 from orchestrator.kernel.lint import LintRule
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.approval.fault import FaultFamily, FaultSeverity, RecoveryPath
-from orchestrator.machines.approval.graph import PlanStatus
+from orchestrator.machines.approval.model import PlanStatus
 from orchestrator.machines.approval.plan import IntentKind, StepKind, Strength
 from orchestrator.machines.pipeline.model import FeedbackKind, Severity
 from orchestrator_guards import Escalation, Fix, Grade, StallKind

@@ -9,8 +9,9 @@ import pytest
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError, NotAdmitting, Overloaded, RunError
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.live_event import RunEvent, TextDelta
 from orchestrator.llm.message import Request
-from orchestrator.llm.run_event import RunCreated, RunEvent, RunFinished, TextDelta
+from orchestrator.llm.run_event import RunCreated, RunFinished
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.run_stream import RunStream
 from orchestrator.testing.clock import FakeClock

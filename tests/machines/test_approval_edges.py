@@ -16,13 +16,8 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
-from orchestrator.machines.approval.graph import (
-    APPROVAL,
-    ApprovalContext,
-    ApprovalEvent,
-    ApprovalState,
-    Consent,
-)
+from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState, Consent
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep, StepKind
 
 ACCEPTED = Path(__file__).resolve().parents[1] / "data/golden/graph/approval.txt"

@@ -11,6 +11,7 @@ from orchestrator.errors import CompletionError, ConfigError, ModelRetry, RunPar
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.fact import OperationAttempt, ToolExecution
 from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.llm.live_event import ModelRequestRetried, TextDelta
 from orchestrator.llm.message import (
     FINISH_REASONS,
     INCOMPLETE,
@@ -20,7 +21,7 @@ from orchestrator.llm.message import (
     finish_reason_of,
     finish_word,
 )
-from orchestrator.llm.run_event import ModelRequestFinished, ModelRequestRetried, TextDelta
+from orchestrator.llm.run_event import ModelRequestFinished
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import Item, ScriptedLLM, call
 from orchestrator.tools.spec import ToolContext, tool

@@ -17,7 +17,8 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.tools.result import MOST, ToolResult, cut, mark_of, read_result
+from orchestrator.tools.read_result import MOST, read_result
+from orchestrator.tools.result import ToolResult, cut, mark_of
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import agent
 

@@ -20,17 +20,10 @@ from orchestrator.errors import ConfigError, LLMError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.fact import LLMCall, OperationAttempt, Transition
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.live_event import ModelRequestRetried, RunEvent, TextDelta
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.llm.run_event import (
-    ModelRequestFinished,
-    ModelRequestRetried,
-    ModelRequestStarted,
-    RunCreated,
-    RunEvent,
-    RunFinished,
-    TextDelta,
-)
+from orchestrator.llm.run_event import ModelRequestFinished, ModelRequestStarted, RunCreated, RunFinished
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.replay import ProviderRecord, ReplayLLM
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call

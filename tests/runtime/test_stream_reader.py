@@ -14,16 +14,9 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.fact import RunCompleted, RunParked
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.live_event import EventsDropped, RunEvent, TextDelta
 from orchestrator.llm.message import Request, Response
-from orchestrator.llm.run_event import (
-    EventsDropped,
-    RunCreated,
-    RunEvent,
-    RunFinished,
-    RunSuspended,
-    StateChanged,
-    TextDelta,
-)
+from orchestrator.llm.run_event import RunCreated, RunFinished, RunSuspended, StateChanged
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent

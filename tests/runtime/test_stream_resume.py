@@ -13,13 +13,12 @@ from orchestrator.errors import OtherAgent, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.live_event import RunEvent, TextDelta
 from orchestrator.llm.run_event import (
     ModelRequestFinished,
     QuestionAsked,
-    RunEvent,
     RunFinished,
     RunSuspended,
-    TextDelta,
     ToolFinished,
 )
 from orchestrator.providers.scripted import ScriptedLLM, call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.machines.approval.fault import GateRefused, fault_of
-from orchestrator.machines.approval.graph import PlanStatus
+from orchestrator.machines.approval.model import PlanStatus
 from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_guards import BlockedGate

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
-from orchestrator.machines.approval.graph import ApprovalContext
 from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.model import ApprovalContext
 from orchestrator.machines.approval.plan import ApprovalPlan, Extraction, PlanStep
 from orchestrator_guards import BlockedGate
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from orchestrator.errors import JournalError
 from orchestrator.machines.approval.fault import ApprovalError, Fault, fault_of
-from orchestrator.machines.approval.graph import ApprovalContext, ApprovalEvent, PlanStatus
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, PlanStatus
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep, decide_confidence
 from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun, settled

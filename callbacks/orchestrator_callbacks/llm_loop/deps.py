@@ -12,10 +12,10 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.cancellation import host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
+from orchestrator.llm.live_event import ToolProgress
 from orchestrator.llm.message import KINDS, Request, Response, ToolCall, Usage, encodable
 from orchestrator.llm.port import LLM, Clock, Memory, Price
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.llm.run_event import ToolProgress
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.input_request import NO_INPUT, CallInput

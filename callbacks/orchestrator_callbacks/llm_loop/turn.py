@@ -15,6 +15,7 @@ from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, host_ca
 from orchestrator.kernel.fact import Call, Follower, LLMCall, OperationAttempt
 from orchestrator.kernel.run import Run
 from orchestrator.llm.attempt import attempt_row
+from orchestrator.llm.live_event import ModelRequestRetried, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from orchestrator.llm.message import (
     NO_USAGE,
     ArgumentsPiece,
@@ -29,12 +30,6 @@ from orchestrator.llm.message import (
 )
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
-from orchestrator.llm.run_event import (
-    ModelRequestRetried,
-    ReasoningDelta,
-    TextDelta,
-    ToolArgumentsDelta,
-)
 from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator.tools.spec import ToolSpec

@@ -24,8 +24,8 @@ from orchestrator.cli.trust.consent import project_settings, refuse_untrusted_ru
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import ApprovalError, GateRefused
-from orchestrator.machines.approval.graph import ApprovalState
 from orchestrator.machines.approval.limits import ApprovalLimits, PlanCaps
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlanner
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.plan_file import PlanFile

@@ -14,7 +14,7 @@ from orchestrator.cli.output import TextColor, complain, complain_more, painted,
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
 from orchestrator.errors import Held
 from orchestrator.machines.approval.fault import ApprovalError, GateRefused
-from orchestrator.machines.approval.graph import ApprovalState
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.runtime.approval.status import Drift, IntentQuestion, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {

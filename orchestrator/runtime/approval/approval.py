@@ -23,15 +23,15 @@ from orchestrator.kernel.fact import Follower, Observer
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
-from orchestrator.machines.approval.graph import (
+from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.model import (
     ApprovalContext,
     ApprovalEvent,
     ApprovalState,
     Consent,
     PlanStatus,
-    is_approved,
 )
-from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.plan import ApprovalPlan, ApprovalPlanner, PlanStep, selection, spoken
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval.project_journal import StepLog

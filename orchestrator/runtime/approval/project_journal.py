@@ -63,8 +63,8 @@ from orchestrator.kernel.journal import (
 )
 from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.graph import ApprovalState
 from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.model import ApprovalState
 
 PENDING, RUNNING, DONE, UNDONE, FAILED, UNKNOWN = "pending", "running", "done", "undone", "failed", "unknown"
 

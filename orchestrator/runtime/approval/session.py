@@ -42,15 +42,9 @@ from orchestrator.kernel.machine import Machine, missing_changes
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.run import Run
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
-from orchestrator.machines.approval.graph import (
-    APPROVAL,
-    ApprovalContext,
-    ApprovalEvent,
-    ApprovalState,
-    PlanStatus,
-    ending,
-)
+from orchestrator.machines.approval.graph import APPROVAL, ending
 from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState, PlanStatus
 from orchestrator.machines.approval.plan import ApprovalPlanner
 from orchestrator.machines.approval.rules import is_never_allowed
 from orchestrator.runtime.approval import project_journal

@@ -12,7 +12,8 @@ from orchestrator.errors import Corrupt, JournalError
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.graph import ApprovalContext, ApprovalState, is_approved
+from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 from orchestrator.runtime.approval.project_journal import UNKNOWN, StepLog
 from orchestrator_callbacks.approval.control_request import WISHES

@@ -52,7 +52,6 @@ from orchestrator.runtime.llm_loop.run_record import (
     restored,
     summary,
 )
-from orchestrator.runtime.run_stream import RunStream, new_stream, resumed_stream
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.arguments import OPTIONS, agent_data, new_id
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, current_scope, joined
@@ -70,6 +69,8 @@ from orchestrator_callbacks.llm_loop.request_usage import lost_answer_usage, ref
 
 if TYPE_CHECKING:
     from typing import _SpecialForm as SpecialForm
+
+    from orchestrator.runtime.run_stream import RunStream
 
 OutputT = TypeVar("OutputT", default=Any)
 
@@ -338,6 +339,10 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         ConfigError; iterating raises the errors of `run`.
         """
         checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
+        from orchestrator.runtime.run_stream import (
+            new_stream,  # an agent that streams nothing starts without it
+        )
+
         return new_stream(self._begin, prompt, run_id, conversation_id, limits, deadline, checked)
 
     async def resume(
@@ -397,6 +402,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
                 if isinstance(event, TextDelta):
                     print(event.text, end="")
         """
+        from orchestrator.runtime.run_stream import resumed_stream
+
         return resumed_stream(
             run_id,
             self.runs,

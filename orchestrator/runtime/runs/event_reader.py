@@ -16,8 +16,8 @@ from orchestrator.journal.codec import encoded
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm import run_event as event
+from orchestrator.llm.live_event import RunEvent
 from orchestrator.llm.message import Message
-from orchestrator.llm.run_event import RunEvent
 from orchestrator.machines.llm_loop.graph import BUDGET_OF
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.llm_loop.result import ANSWERED

@@ -16,9 +16,9 @@ from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown, Stor
 from orchestrator.kernel.fact import RecordsWritten
 from orchestrator.kernel.journal import Journal, Posted, Record, RunCounts, RunHead
 from orchestrator.kernel.mailbox import Kind
+from orchestrator.llm.live_event import EventsDropped, RunEvent
 from orchestrator.llm.port import SystemClock
-from orchestrator.llm.run_event import EventsDropped, RunEvent
-from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.approval import model as approval
 from orchestrator.machines.question import Question
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.llm_loop.result import Result
@@ -80,7 +80,7 @@ class RequestDraft:
 
     async def post_one(self, control: RunController, head: RunHead) -> RunRequest:
         """Post it for one run. Raises RunOver, RunError, StoreDown."""
-        if head.graph == APPROVAL.name and head.owner is None:
+        if head.graph == approval.GRAPH and head.owner is None:
             raise RunError(
                 f"run {head.run_id!r} belongs to graph {head.graph!r} and has state outside its records: only "
                 "`orchestrator approval` or its own program may change it"

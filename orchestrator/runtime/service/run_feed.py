@@ -18,7 +18,7 @@ from io import StringIO
 from typing import Any, TypeAlias
 
 from orchestrator.kernel.fact import Follower, RecordsWritten
-from orchestrator.llm.run_event import EventsDropped, ReasoningDelta, TextDelta, ToolArgumentsDelta
+from orchestrator.llm.live_event import EventsDropped, ReasoningDelta, TextDelta, ToolArgumentsDelta
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta
 

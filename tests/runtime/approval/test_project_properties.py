@@ -17,7 +17,8 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Record
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
-from orchestrator.machines.approval.graph import APPROVAL, ApprovalState
+from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.plan import (
     ApprovalPlan,
     Extraction,

@@ -12,8 +12,8 @@ from orchestrator import Agent, Limits, Response, SqliteJournal, SqliteMemory, T
 from orchestrator.cli.runs.resume import cut
 from orchestrator.errors import GraphError, Held
 from orchestrator.kernel.graph import mermaid
+from orchestrator.llm.live_event import TextDelta
 from orchestrator.llm.message import Message, Request
-from orchestrator.llm.run_event import TextDelta
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import ScriptedLLM
