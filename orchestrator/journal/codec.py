@@ -6,17 +6,21 @@ with the estimates for lost answers.
 
 The records of one append are one row: encoded once, hashed once, stored once. A row of one record has the form that
 format 1 gave to every record, so that the rows of a journal of format 1 are valid rows of format 2, and one chain
-covers both. Verification needs only the bytes of the rows; decoding is a separate step.
+covers both. Verification needs only the bytes of the rows. An append is decoded when its records are read, and its
+records live as long as their reader needs them: a run of 1,000 turns has 9,003, which most readers pass over once, and
+the garbage collector examines all that are kept.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any, Final, NamedTuple, TypeAlias
+from itertools import chain, islice, repeat
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 import orjson
 
@@ -31,6 +35,8 @@ from orchestrator.kernel.journal import (
     RunHead,
 )
 from orchestrator.llm.usage import Usage
+
+T = TypeVar("T")
 
 OPEN: Final = "open"
 PARKED: Final = "parked"
@@ -384,9 +390,81 @@ class Row(NamedTuple):
         numbers = range(self.seq + 1 - len(names), self.seq + 1)
         return map(_record, zip(numbers, repeat(self.epoch), names, bodies, repeat(self.hash), strict=False))
 
+    def drafts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Return kind and body of its records, decoded."""
+        return zip(*_split(self.kinds, self.body), strict=True)
+
 
 _record: Callable[[Iterable[Any]], Record] = functools.partial(tuple.__new__, Record)
 """Makes a record of its values. A run has thousands, and the constructor of a NamedTuple takes five times as long."""
+
+
+class VerifiedRecords(Sequence[Record]):
+    """Records of a run, verified by the chain. Each reading decodes them again, so keep a list to read them often.
+
+    Reading raises Corrupt for an append that cannot be decoded.
+
+    Args:
+        run_id: The run.
+        rows: Its rows in order, at least those of the records.
+        numbers: The numbers of the records.
+    """
+
+    __slots__ = ("_numbers", "_rows", "_run_id")
+
+    def __init__(self, run_id: str, rows: Sequence[Row], numbers: range) -> None:
+        self._run_id = run_id
+        self._rows = rows
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._each(Row.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        if isinstance(index, slice):
+            numbers = self._numbers[index]
+            return self._part(numbers) if numbers.step == 1 else [*self][index]
+        number = self._numbers[index]
+        return next(iter(self._part(range(number, number + 1))))
+
+    def __eq__(self, other: object) -> bool:
+        return [*self] == [*other] if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr([*self])
+
+    def drafts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Return kind and body of each record."""
+        return self._each(Row.drafts)
+
+    def _part(self, numbers: range) -> VerifiedRecords:
+        return VerifiedRecords(self._run_id, self._rows, numbers)
+
+    def _each(self, of_row: Callable[[Row], Iterator[T]]) -> Iterator[T]:
+        """Return what the rows have for each of the records."""
+        numbers = self._numbers
+        at = bisect_left(self._rows, numbers.start, key=_seq)
+        before = numbers.start - self._rows[at].first if numbers else 0
+        decoded = map(self._decoded, repeat(of_row), islice(self._rows, at, None))
+        return islice(chain.from_iterable(decoded), before, before + len(numbers))
+
+    def _decoded(self, of_row: Callable[[Row], Iterator[T]], row: Row) -> Iterator[T]:
+        try:
+            return of_row(row)
+        except (ValueError, Corrupt) as error:
+            raise Corrupt(f"run {self._run_id!r}: record {row.first} cannot be decoded: {error}") from error
+
+
+_seq: Callable[[Row], int] = attrgetter("seq")
 
 
 def verified(run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str) -> list[Row]:
@@ -408,16 +486,11 @@ def verified(run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str) ->
 
 def records_of(
     run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str, since: int = 0
-) -> list[Record]:
+) -> VerifiedRecords:
     """Return the records from number `since` on, after the whole run was verified. Raises Corrupt or TooNew."""
     proved = verified(run_id, rows, head, last_hash)
-    first, *later = (
-        proved  # the first and the last row are decoded in any case: the head is compared with them
-    )
-    chosen = [first, *(row for row in later if row.seq >= min(since, head.seq))]
-    records = [record for row in chosen for record in row.records()]
-    ends = (records[0], records[-1])
-    created, last = ends
+    whole = VerifiedRecords(run_id, proved, range(head.seq + 1))
+    created, last = whole[0], whole[-1]  # decoded in any case: the head is compared with them
     schema = created.body.get("schema", RECORD_SCHEMA)
     if schema > RECORD_SCHEMA:
         raise TooNew(
@@ -425,21 +498,30 @@ def records_of(
         )
     made = str(created.body.get("fingerprint", ""))
     if str(created.body.get("graph", "")) != head.graph or (
-        made != head.fingerprint and not _has_followed(proved, head.fingerprint)
+        made != head.fingerprint and not _has_followed(whole, head.fingerprint)
     ):
         raise Corrupt(
             f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
         )
     if status_after(last.kind, last.body)[:2] != (head.status, head.reason):
         raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")
-    return records[len(records) - max(0, head.seq + 1 - since) :]
+    if since <= 0:
+        return whole
+    wanted = range(since, head.seq + 1)
+    return VerifiedRecords(run_id, [row for row in proved if row.seq >= since], wanted)
+
+
+def drafts_in(records: Iterable[Record]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Return kind and body of each record."""
+    if isinstance(records, VerifiedRecords):
+        return records.drafts()
+    return ((record.kind, record.body) for record in records)
 
 
 _TABLE_OF = {"migrated": "to", "transition": "fingerprint", "parked": "fingerprint"}
 """Kind of a record -> the member that names another version of the graph."""
 
 
-def _has_followed(rows: Sequence[Row], fingerprint: str) -> bool:
+def _has_followed(records: VerifiedRecords, fingerprint: str) -> bool:
     """Return whether a run was migrated to a version of its graph, or has followed a change of the live machine."""
-    found = (record for row in rows for record in row.records())
-    return any(record.body.get(_TABLE_OF.get(record.kind, "")) == fingerprint for record in found)
+    return any(body.get(_TABLE_OF.get(kind, "")) == fingerprint for kind, body in records.drafts())

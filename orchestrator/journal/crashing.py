@@ -103,7 +103,7 @@ class CrashingJournal:
     async def post(self, run_id: str, request: Posted) -> bool:
         return await self._write("post", lambda: self.inner.post(run_id, request))
 
-    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+    async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
         return await self._up().load(run_id, since)
 
     async def blob(self, digest: str) -> bytes:

@@ -257,7 +257,7 @@ class MemoryJournal:
             if run.owner == owner:
                 run.owner = None
 
-    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+    async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
         """Return the records from `since` on. Raises RunUnknown."""
         run = self._known(run_id)
         rows = run.chain()

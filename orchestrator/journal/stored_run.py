@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Self
 
 import orjson
 
+from orchestrator.journal.codec import drafts_in
 from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
 from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
 from orchestrator.machines.approval.model import ApprovalState, PlanStatus
@@ -119,8 +120,9 @@ class StoredRun:
     def of(cls, run_id: str, records: Iterable[Record]) -> Self:
         """Read the records of a run, from the first."""
         run = cls(run_id)
-        for record in records:
-            run.fold(record.kind, record.body)
+        fold = run.fold
+        for kind, body in drafts_in(records):
+            fold(kind, body)
         return run
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:

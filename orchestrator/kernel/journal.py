@@ -249,7 +249,7 @@ class Journal(JournalWriter, Protocol):
         """Claim a run: epoch + 1. Raises RunUnknown, or Held while another owner lives, unless `steal`."""
         ...
 
-    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+    async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
         """Return the records from number `since`, with the whole chain verified. Raises RunUnknown or Corrupt."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +114,10 @@ def parked(
     asyncio.run(_until_parked(made, run_id, prompt, limits))
 
 
-def stored(run_id: str = "run-1", journal: str = JOURNAL) -> tuple[RunHead, list[Record]]:
+def stored(run_id: str = "run-1", journal: str = JOURNAL) -> tuple[RunHead, Sequence[Record]]:
     """Return what the journal has of a run."""
 
-    async def read() -> tuple[RunHead, list[Record]]:
+    async def read() -> tuple[RunHead, Sequence[Record]]:
         async with SqliteJournal(journal) as opened:
             return await opened.head(run_id), await opened.load(run_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -54,7 +55,7 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     loaded: list[str] = []
     load = journal.load
 
-    async def counted(run_id: str, since: int = 0) -> list[Record]:
+    async def counted(run_id: str, since: int = 0) -> Sequence[Record]:
         loaded.append(run_id)
         return await load(run_id, since)
 
@@ -81,7 +82,7 @@ async def test_a_journal_that_is_closed_while_a_machine_is_read_leaves_no_error_
     await fill(journal)
     closed, ended = asyncio.Event(), asyncio.Event()
 
-    async def load(run_id: str, since: int = 0) -> list[Record]:
+    async def load(run_id: str, since: int = 0) -> Sequence[Record]:
         await closed.wait()
         ended.set()
         raise StoreDown("journal is closed")

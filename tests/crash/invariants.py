@@ -108,7 +108,7 @@ async def check(journal: Journal, log: Log) -> None:
             check_chain(head.run_id, await journal.load(head.run_id))
 
 
-def check_chain(run: str, records: list[Record]) -> None:
+def check_chain(run: str, records: Sequence[Record]) -> None:
     """I2 and I7, with the hash of each append computed anew."""
     before, epoch = NO_HASH, 0
     for number, record in enumerate(records):
@@ -125,7 +125,7 @@ def check_chain(run: str, records: list[Record]) -> None:
         assert stored == before, f"I2 {run}: chain breaks at {last.seq}"
 
 
-def check_batches(run: str, records: list[Record], log: Log) -> None:
+def check_batches(run: str, records: Sequence[Record], log: Log) -> None:
     """I1 and I8: each batch is whole, once, and what it was; an acknowledged one is there."""
     found: Counter[str] = Counter()
     for record in records:

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -48,10 +48,10 @@ class Life:
     def errors(self) -> str:
         return (self.folder / "errors").read_text(errors="replace")
 
-    def records(self) -> list[Record]:
+    def records(self) -> Sequence[Record]:
         """What the journal has of the run, its chain verified."""
 
-        async def inside() -> list[Record]:
+        async def inside() -> Sequence[Record]:
             async with SqliteJournal(self.folder / "journal.db") as journal:
                 try:
                     return await journal.load(RUN)

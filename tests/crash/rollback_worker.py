@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import RunUnknown
@@ -20,7 +21,7 @@ from tests.crash.worker import show_marks
 
 async def opened(journal: SqliteJournal, root: Path) -> RollbackStack:
     """Create the run or claim it, with what its records say."""
-    records: list[Record] = []
+    records: Sequence[Record] = []
     try:
         lease = await journal.claim(RUN, "next", steal=True)
         records = await journal.load(RUN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Life(life.Life):
             self.hold(before, began, planned=not order.get("model"))
         return self.said("result")[-1]
 
-    def hold(self, before: list[Record], began: int, *, planned: bool = True) -> None:
+    def hold(self, before: Sequence[Record], began: int, *, planned: bool = True) -> None:
         """What was durable stands, no stage that had ended was begun again, and the first begun is the present one.
 
         Where a model plans (not `planned`), planning begins without a word, so nobody can tell which is the first.

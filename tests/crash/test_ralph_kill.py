@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Life(life.Life):
         return self.said("result")[-1]
 
 
-def answered(records: list[Record]) -> set[str]:
+def answered(records: Sequence[Record]) -> set[str]:
     """Keys of the calls whose answers are in the journal."""
     keys: set[str] = set()
     moves: list[Any] = [record.body for record in records if record.kind == "transition"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ class Life(life.Life):
             self.hold(mode, before, self.said("asked")[asked:], self.said("began")[began:])
         return self.said("result")[-1]
 
-    def hold(self, mode: str, before: list[Record], asked: list[Line], began: list[Line]) -> None:
+    def hold(self, mode: str, before: Sequence[Record], asked: list[Line], began: list[Line]) -> None:
         """What was durable stands, and nothing of it is asked or done again; the model hears what was lost."""
         assert self.records()[: len(before)] == before
         stored = StoredRun.of(RUN, before)

@@ -7,7 +7,7 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -76,7 +76,7 @@ class Outside:
 
         return self.read(found)
 
-    def records(self, run_id: str) -> list[Record]:
+    def records(self, run_id: str) -> Sequence[Record]:
         return self.read(lambda journal: journal.load(run_id))
 
     def results(self, run_id: str) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import shutil
 from collections import namedtuple
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
@@ -22,7 +23,7 @@ BIG = b"z" * (1 << 20)
 PAID = Draft("context", {"spent": spent(30, 4, cost=9)})
 
 
-async def old(path: Path) -> dict[str, list[Record]]:
+async def old(path: Path) -> dict[str, Sequence[Record]]:
     """Write a journal of version 1 with an open, a parked and an ended run, and return their bodies by run."""
     async with SqliteJournal(path) as journal:
         for name, last in (
@@ -41,7 +42,7 @@ async def old(path: Path) -> dict[str, list[Record]]:
     return await read(SqliteJournal(path, only_reads=True))
 
 
-async def read(journal: SqliteJournal) -> dict[str, list[Record]]:
+async def read(journal: SqliteJournal) -> dict[str, Sequence[Record]]:
     async with journal:
         return {head.run_id: await journal.load(head.run_id) async for head in journal.runs()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,14 +39,14 @@ class Slow:
         return said if isinstance(said, Response) else Response(str(said), usage=Usage(1, 1))
 
 
-async def records_after(llm: Any, **options: Any) -> list[Record]:
+async def records_after(llm: Any, **options: Any) -> Sequence[Record]:
     journal = MemoryJournal()
     agent = Agent(llm, **with_runtime(journal=journal, observers=(), **{"retry": RETRY, **options}))
     await agent.run("go", run_id="r")
     return await journal.load("r")
 
 
-def attempts(records: list[Record], kind: str) -> list[Any]:
+def attempts(records: Sequence[Record], kind: str) -> list[Any]:
     return [
         record.body["attempts"] for record in records if record.kind == kind and "attempts" in record.body
     ]

@@ -308,7 +308,7 @@ async def test_each_claim_agrees_with_the_execution_under_the_new_limits(
 # ---- proof before use ----
 
 
-async def recorded(limits: dict[str, Any], *, answers: Sequence[Any] = ()) -> list[Record]:
+async def recorded(limits: dict[str, Any], *, answers: Sequence[Any] = ()) -> Sequence[Record]:
     journal = MemoryJournal()
     script = answers or [*[call("step", n=n) for n in range(5)], "done"]
     agent = Agent(
@@ -318,7 +318,7 @@ async def recorded(limits: dict[str, Any], *, answers: Sequence[Any] = ()) -> li
     return await journal.load("r")
 
 
-def corrupted(records: Sequence[Record], kind: str, change: Callable[[Any], None]) -> list[list[Record]]:
+def corrupted(records: Sequence[Record], kind: str, change: Callable[[Any], None]) -> list[Sequence[Record]]:
     """Return the records once for each record of the kind that the change applies to."""
     found = []
     for record in records:

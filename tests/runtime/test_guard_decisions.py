@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,7 +47,7 @@ WIDE: dict[str, Any] = {
 TIGHT: dict[str, Any] = {"max_iterations": 6, "max_tool_calls": 9, "max_no_progress": 2, "wrap_up_turns": 1}
 
 
-async def records_of(journal: MemoryJournal) -> dict[str, list[Record]]:
+async def records_of(journal: MemoryJournal) -> dict[str, Sequence[Record]]:
     return {head.run_id: await journal.load(head.run_id) async for head in journal.runs()}
 
 
@@ -201,7 +201,7 @@ async def test_each_restart_keeps_the_window_that_the_context_loses() -> None:
 # ---- the check can fail ----
 
 
-def spoilt(records: Iterable[Record], number: int, body: dict[str, Any]) -> list[Record]:
+def spoilt(records: Iterable[Record], number: int, body: dict[str, Any]) -> Sequence[Record]:
     return [one._replace(body=body) if one.seq == number else one for one in records]
 
 

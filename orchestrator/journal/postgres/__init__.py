@@ -275,7 +275,7 @@ class PostgresJournal(DurableJournal[PostgresHandle]):
 
     # ---- the contract: reading ----
 
-    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+    async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
         """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt, TooNew."""
         return await self._read(read.load, run_id, since)
 

@@ -93,7 +93,7 @@ def head(db: Db, run_id: str) -> RunHead:
     return _head(_known(db, run_id))
 
 
-def load(db: Db, run_id: str, since: int) -> list[Record]:
+def load(db: Db, run_id: str, since: int) -> Sequence[Record]:
     """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt or TooNew."""
     with db.transaction():
         db.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -276,7 +276,7 @@ def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
         heads += some
         for head in some:
             try:
-                found = load(db, head.run_id, 0)
+                found = list(load(db, head.run_id, 0))
                 records += len(found)
                 inbox(db, head.run_id, 0)
                 # An active run may have moved since the page was read.

@@ -531,7 +531,7 @@ class SqliteJournal(DurableJournal[SqliteHandle]):
 
     # ---- the contract: reading ----
 
-    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+    async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
         """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt, TooNew."""
         return await self._read(lambda handle: read.load(handle.reader, run_id, since, handle.presence.state))
 

@@ -11,7 +11,7 @@ each append write one page more, because an append sets the status.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -150,6 +150,8 @@ def _size(path: Path) -> int:
         return 0
 
 
+_ROWS = f"""SELECT key & {LAST}, epoch, kind, body, lower(hex(hash)) FROM record
+    WHERE key BETWEEN ? AND ? ORDER BY key"""  # noqa: S608  the only text that is put into it is our own
 StateOf = Callable[[str | None], HolderState]
 
 Position: TypeAlias = tuple[float, int]
@@ -169,7 +171,7 @@ def head(db: apsw.Connection, run_id: str, state_of: StateOf) -> RunHead:
         return known(cursor, run_id).summary(state_of)
 
 
-def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> list[Record]:
+def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> Sequence[Record]:
     """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt or TooNew."""
     with moment(db, f"run {run_id!r}: a record") as cursor:
         row = known(cursor, run_id)
@@ -181,17 +183,14 @@ def whole(db: apsw.Connection, run_id: str, state_of: StateOf) -> tuple[RunHead,
     with moment(db, f"run {run_id!r}: a record") as cursor:
         row = known(cursor, run_id)
         found = row.summary(state_of)
-        records = _records(cursor, row, found)
+        records = list(_records(cursor, row, found))
         _requests(cursor, row)
     return found, records
 
 
-def _records(cursor: apsw.Cursor, row: RunRow, head: RunHead, since: int = 0) -> list[Record]:
-    found = cursor.execute(
-        "SELECT key, epoch, kind, body, hash FROM record WHERE key BETWEEN ? AND ? ORDER BY key", span(row.id)
-    )
-    rows = [Row(key & LAST, epoch, kinds, body, digest.hex()) for key, epoch, kinds, body, digest in found]
-    return records_of(row.run_id, rows, head, row.last_hash, since)
+def _records(cursor: apsw.Cursor, row: RunRow, head: RunHead, since: int = 0) -> Sequence[Record]:
+    found = cursor.execute(_ROWS, span(row.id))
+    return records_of(row.run_id, map(Row._make, found), head, row.last_hash, since)
 
 
 def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:

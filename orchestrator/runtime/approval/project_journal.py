@@ -229,7 +229,7 @@ class Projection:
         return files
 
 
-def verify(folder: Path, project_id: str, run_id: str, records: list[Record]) -> bool:
+def verify(folder: Path, project_id: str, run_id: str, records: Sequence[Record]) -> bool:
     """Compare the files of a folder with the records of its run; return False if they only have to be refreshed.
 
     Raises Corrupt if the records cannot have led to the files.
@@ -257,7 +257,7 @@ def verify(folder: Path, project_id: str, run_id: str, records: list[Record]) ->
     return at == len(records) - 1 and all(_read(folder / name) == content for name, content in now.items())
 
 
-def _projected(project_id: str, run_id: str, records: list[Record]) -> dict[str, bytes]:
+def _projected(project_id: str, run_id: str, records: Sequence[Record]) -> dict[str, bytes]:
     projection = Projection(project_id)
     projection.begin(run_id)
     for record in records:
@@ -439,7 +439,7 @@ class ProjectJournal:
     async def release(self, lease: Lease) -> None:
         await self.inner.release(lease)
 
-    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+    async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
         return await self.inner.load(run_id, since)
 
     async def blob(self, digest: str) -> bytes:

@@ -204,7 +204,7 @@ async def stored_report(head: RunHead, journal: Journal) -> EvaluationReport:
     )
 
 
-def _results(records: list[Record]) -> dict[str, Mapping[str, Any]]:
+def _results(records: Sequence[Record]) -> dict[str, Mapping[str, Any]]:
     return {str(record.body["unit"]): record.body for record in records if record.kind == "result"}
 
 

@@ -274,7 +274,7 @@ class Runs:
 
         Raises RunUnknown, Corrupt, StoreDown.
         """
-        return await self.journal.load(run_id, since)
+        return list(await self.journal.load(run_id, since))
 
     async def get(self, run_id: str) -> RunDetails:
         """Read a run: its head, its history, and its unread requests. Raises RunUnknown, Corrupt, StoreDown."""

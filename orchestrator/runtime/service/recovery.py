@@ -104,7 +104,7 @@ class ClaimedRun(NamedTuple):
     """A claimed run at its last record."""
 
     stored: StoredRun
-    records: list[Record]
+    records: Sequence[Record]
     lease: Lease
     ended: Sequence[str]
     """Names of the last owner's programs that were still running and were ended."""
@@ -172,7 +172,7 @@ class Recovery:
         """The changes of that table since its graph was bound."""
         return self._table.changes if isinstance(self._table, Machine) else ()
 
-    async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
+    async def read(self, run_id: str) -> tuple[StoredRun, Sequence[Record]]:
         """Return a stored run with its records. Raises RunUnknown, Corrupt."""
         records = await self._journal.load(run_id)
         return StoredRun.of(run_id, records), records
@@ -238,7 +238,7 @@ class Recovery:
             await let_go(self._journal, lease)
             raise
 
-    async def _checked(self, head: RunHead, from_agent: str | None) -> tuple[StoredRun, list[Record]]:
+    async def _checked(self, head: RunHead, from_agent: str | None) -> tuple[StoredRun, Sequence[Record]]:
         """Return a run that this agent may claim. It is read first: an unreadable run must not be changed."""
         self.refuse_foreign(head, from_agent)
         graph = self._graph

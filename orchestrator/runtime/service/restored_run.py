@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from orchestrator.errors import EventError, GraphError, OtherGraph
 from orchestrator.journal.context import ContextCodec
@@ -17,9 +17,6 @@ from orchestrator.kernel.machine import CompiledTransition, Machine
 from orchestrator.kernel.run import Cursor, Run
 from orchestrator.kernel.writer import restored_failure
 from orchestrator.runtime.service.arguments import stored_data
-
-_PATH_KINDS: Final = frozenset(("transition", "answer"))
-"""Kinds of the records that a path is read from."""
 
 
 def rebuilt(
@@ -83,21 +80,14 @@ class RecordedPath:
     Args:
         run_id: The run.
         graph: Name of its graph.
-        records: Its records, from the first; only those of the path are kept.
+        records: Its records, from the first.
         laps: Events that count an iteration.
     """
 
     run_id: str
     graph: str
-    records: Sequence[Record]
+    records: Iterable[Record]
     laps: Container[str] = ()
-
-    @classmethod
-    def of(
-        cls, run_id: str, graph: str, records: Iterable[Record], laps: Container[str] = ()
-    ) -> RecordedPath:
-        """Return the path of a run with all its records."""
-        return cls(run_id, graph, [record for record in records if record.kind in _PATH_KINDS], laps)
 
     def __iter__(self) -> Iterator[Transition]:
         return iter(path_of(self.run_id, self.graph, self.records, laps=self.laps))

@@ -321,7 +321,7 @@ class RunService(Generic[R]):
         return self.kind.result(self.kind.restore(stored, records), self._path(run_id, records), end)
 
     def _path(self, run_id: str, records: Iterable[Record]) -> RecordedPath:
-        return RecordedPath.of(run_id, self.machine.declared.name, records, self.kind.laps)
+        return RecordedPath(run_id, self.machine.declared.name, records, self.kind.laps)
 
     async def claim(
         self, run_id: str, limits: Any, by: str, *, again: bool = False, from_agent: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -266,13 +267,13 @@ JUMPS = {("Executing", "Paused"), ("ExtractingIntent", "Idle"), ("Planning", "Id
 """What a recovery may do past the table."""
 
 
-def check_records(records: list[Record], trail: list[str]) -> None:
+def check_records(records: Sequence[Record], trail: list[str]) -> None:
     """The path is one of the table and of recoveries, and each write has its approval before it."""
     check_path(records, trail)
     check_writes(records, trail)
 
 
-def check_path(records: list[Record], trail: list[str]) -> None:
+def check_path(records: Sequence[Record], trail: list[str]) -> None:
     rows = {(source.value, event.value, dest.value) for source, event, dest, _ in APPROVAL.rows}
     state = "Idle"
     for one in records:
@@ -284,7 +285,7 @@ def check_path(records: list[Record], trail: list[str]) -> None:
             state = one.body["to"]
 
 
-def check_writes(records: list[Record], trail: list[str]) -> None:
+def check_writes(records: Sequence[Record], trail: list[str]) -> None:
     approved: set[str] = set()
     plan: ApprovalPlan | None = None
     executing = False

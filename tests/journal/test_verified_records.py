@@ -1,0 +1,150 @@
+"""The records of a run are decoded when they are read, and are then those of a list of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import Corrupt
+from orchestrator.journal.codec import Row, VerifiedRecords, chained, encoded_append, records_of, status_after
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import NO_HASH, Draft, Record, RunHead
+from orchestrator.testing.journal_contract import BODY, write
+from tests.tiers import examples
+
+RUN = "run"
+
+
+def body(draw: random.Random) -> dict[str, Any]:
+    """Return a body with values of each type, and with text that looks like JSON."""
+    quoting = '},{"kind":"x"}'
+    values: tuple[Any, ...] = (
+        None,
+        True,
+        draw.random(),
+        2**53,
+        quoting,
+        "größer ☃",
+        [1, [2]],
+        {"a": {"b": []}},
+    )
+    return {f"n{number}": draw.choice(values) for number in range(draw.randrange(4))}
+
+
+def appends(draw: random.Random) -> list[list[Draft]]:
+    """Return the drafts of some appends, the first of which is the creation of the run."""
+    return [
+        [Draft("created", {**BODY, **body(draw)})],
+        *(
+            [Draft(draw.choice(("note", "done", "parked")), body(draw)) for _ in range(draw.randint(1, 5))]
+            for _ in range(draw.randrange(8))
+        ),
+    ]
+
+
+def stored(written: list[list[Draft]]) -> tuple[list[Row], RunHead]:
+    """Return the rows of these appends, and the head of their run."""
+    rows: list[Row] = []
+    before = NO_HASH
+    for seq, drafts in zip(accumulate(map(len, written)), written, strict=True):
+        kinds, content = encoded_append(drafts)
+        before = chained(before, RUN, seq - 1, 1, kinds, content)
+        rows.append(Row(seq - 1, 1, kinds, content, before))
+    return rows, head(rows[-1].seq, written[-1][-1])
+
+
+def head(seq: int, last: Draft) -> RunHead:
+    """Return the head of a run whose last record this is."""
+    status = status_after(*last)
+    return RunHead(
+        RUN, BODY["graph"], BODY["fingerprint"], status.status, seq, 1, None, 0.0, 0.0, status.reason
+    )
+
+
+def decoded(rows: list[Row]) -> list[Record]:
+    """Return the records of all rows."""
+    return [record for row in rows for record in row.records()]
+
+
+def test_verified_records_are_a_sequence_of_all_records_from_a_number_on(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(examples(200)):
+        rows, of_run = stored(appends(draw))
+        whole = decoded(rows)
+        since = draw.choice((0, draw.randrange(-2, len(whole) + 3)))
+        found, expected = records_of(RUN, rows, of_run, rows[-1].hash, since), whole[max(0, since) :]
+        assert len(found) == len(expected)
+        assert [*found] == [*found] == expected == found
+        assert [*found.drafts()] == [(record.kind, record.body) for record in expected]
+        assert [*reversed(found)] == expected[::-1]
+        for index in range(-len(expected), len(expected)):
+            assert found[index] == expected[index]
+        for index in (len(expected), -len(expected) - 1):
+            with pytest.raises(IndexError):
+                found[index]
+        bounds = (None, *range(-2, len(expected) + 2))
+        cut = slice(draw.choice(bounds), draw.choice(bounds), draw.choice((None, 1, 2, 3, -1, -2)))
+        part = found[cut]
+        assert [*part] == expected[cut] == part
+        inner = slice(draw.choice(bounds), draw.choice(bounds))
+        assert [*part[inner]] == expected[cut][inner]
+        assert (found == expected[1:]) is (not expected)
+
+
+def test_a_run_read_from_verified_records_is_the_run_read_from_a_list_of_them(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(examples(100)):
+        rows, of_run = stored(appends(draw))
+        records = records_of(RUN, rows, of_run, rows[-1].hash)
+        assert StoredRun.of(RUN, records) == StoredRun.of(RUN, decoded(rows))
+
+
+@pytest.mark.parametrize("content", [b"{", b"[{}]", b'[{},{},{"n":1}]', b"\xff", b"", b"7"])
+def test_an_append_that_cannot_be_decoded_is_reported_when_it_is_read(content: bytes) -> None:
+    """No writer makes such a row: its hash is right, and it lies between others."""
+    rows, _ = stored([[Draft("created", BODY)], [Draft("note", {}), Draft("note", {})], [Draft("note", {})]])
+    damaged: list[Row] = []
+    before = NO_HASH
+    for row in rows:
+        kept = content if row.kinds == "note,note" else row.body
+        before = chained(before, RUN, row.seq, 1, row.kinds, kept)
+        damaged.append(row._replace(body=kept, hash=before))
+    records = records_of(RUN, damaged, head(3, Draft("note", {})), before)
+    assert len(records) == 4, "no record is left out"
+    for read in (list, lambda records: records[1], lambda records: StoredRun.of(RUN, records)):
+        with pytest.raises(Corrupt, match=f"{RUN!r}.*record 1 "):
+            read(records)
+    assert records[3].kind == "note"
+
+
+def test_a_loaded_run_keeps_two_objects_for_each_append(tmp_path: Path) -> None:
+    """The collector of the host examines all that is kept: the tuple and the bytes of a row, and no record."""
+
+    async def kept() -> tuple[int, int]:
+        async with SqliteJournal(tmp_path / "journal.db") as journal:
+            lease = await journal.create(RUN, "me", BODY)
+            for number in range(100):
+                await write(journal, lease, *[Draft("note", {"n": [number], "of": {"a": {}}})] * 5)
+            await journal.load(RUN)
+            gc.collect()
+            before = len(gc.get_objects())
+            records = await journal.load(RUN)
+            return len(gc.get_objects()) - before, len(records)
+
+    objects, records = asyncio.run(kept())
+    assert records == 501
+    assert objects < 150, "a tuple for each of 101 appends, and some for the call"
+
+
+def test_verified_records_show_what_they_are() -> None:
+    rows, _ = stored([[Draft("created", BODY)]])
+    records = VerifiedRecords(RUN, rows, range(1))
+    assert repr(records) == repr(decoded(rows))
+    assert records != object()
