@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.runtime.service.runtime import Runtime
 
-_ONLY = ("clock", "migrations", "price")
+_ONLY = ("clock", "migrations", "price", "evict_after")
 _SHORT = ("journal", "observers")
 
 

@@ -31,7 +31,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.suspension import ConcurrencyLimiter, HookServices, Park, RunFinalizer
+from orchestrator.kernel.suspension import ConcurrencyLimiter, Evicted, HookServices, Park, RunFinalizer
 from orchestrator.kernel.transition_executor import TransitionExecutor
 from orchestrator.kernel.writer import Codec, Writer
 
@@ -178,6 +178,11 @@ class Driver:
         """Return a run that is not being driven to the journal, so that any process can take it."""
         await self._finalizer.release(run)
 
+    @property
+    def limiter(self) -> ConcurrencyLimiter | None:
+        """Limits how many runs that wait in place are active; None: no limit."""
+        return self._services.limiter
+
     def limit_concurrency(self, limiter: ConcurrencyLimiter | None) -> None:
         """Let `limiter` limit how many runs that wait in place are active. Raises RunError if a limit is set."""
         if limiter is not None and self._services.limiter is not None:
@@ -294,7 +299,7 @@ class Driver:
         while True:
             self._executor.arm(run)
             await scope.let(self._loop_over_events(run, scope, park=park))
-            if run.cursor.ended or not run.control.halted:
+            if run.cursor.ended or run.control.evicted or not run.control.halted:
                 return
             self._route_interruption(run)
 
@@ -313,6 +318,8 @@ class Driver:
                     await self._executor.trigger(run, event)
                 elif not await self._step(run, event, park=park):
                     return
+            except Evicted:
+                return
             except Park as wish:
                 await self._finalizer.park(run, wish.reason, wish.detail)
                 return

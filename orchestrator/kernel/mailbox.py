@@ -110,6 +110,11 @@ class Mailbox:
             finally:
                 self._news = None
 
+    def wake(self) -> None:
+        """Let `until` call its function again."""
+        if self._news is not None:
+            self._news.set()
+
     def listen(self, listener: Callable[[Signal], None] | None) -> None:
         """Pass requests to stop, pause and resume to `listener` when they are posted; None stores them."""
         self._listener = listener

@@ -103,6 +103,12 @@ class Control:
     """Whether the record of a pure state may be written together with the next one."""
     waits_in_place: bool = True
     """Whether the driver waits for an answer in place, instead of returning with the run parked."""
+    evict_after: float = 0.0
+    """Seconds of a wait in place after which the run is evicted; 0: never."""
+    evict: Callable[[], bool] | None = None
+    """Detaches the waiting run from this process, or returns False if it has to stay; set with `evict_after`."""
+    evicted: bool = False
+    """Whether the run was detached: it stays parked, and its driver returns."""
     lease: Lease | None = None
     """Proof that this process owns the run; set if there is a journal, until the run has ended."""
     detached: bool = False
@@ -355,6 +361,13 @@ class Run(Generic[Ctx, Deps]):
     def wait_in_place(self, *, enabled: bool) -> None:
         """Set whether the driver waits for an answer in place, instead of returning with the run parked."""
         self.control.waits_in_place = enabled
+
+    def evict_when_waiting(self, seconds: float, detach: Callable[[], bool]) -> None:
+        """Evict the run when it has waited in place for `seconds`: it stays parked, and its driver returns.
+
+        `detach` is called then. It detaches the run from this process, or returns False if the run has to stay.
+        """
+        self.control.evict_after, self.control.evict = seconds, detach
 
     def annotate(self, note: TransitionNote) -> None:
         """Describe the stay in the present state, for the next transition. For leave_ and before_ hooks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from orchestrator.errors import CancelRequested, Fenced, JournalError
@@ -149,6 +150,10 @@ class Park(Exception):
         self.detail = detail
 
 
+class Evicted(Park):
+    """The run has waited in place for long enough and was detached from this process. It is parked already."""
+
+
 class ConcurrencyLimiter(Protocol):
     """Limits how many runs are active at the same time. A run that waits for an answer needs no seat."""
 
@@ -181,8 +186,8 @@ class HookServices:
         """Makes the context manager of a call for observers; None if no observer wants one."""
         self.limiter: ConcurrencyLimiter | None = None
         """Called before and after every wait in place; None: the runs have no limit."""
-        self._waiting: dict[Run[Any, Any], bool] = {}
-        """Runs that wait in place -> whether another owner is known to have them."""
+        self._waiting: dict[Run[Any, Any], str] = {}
+        """Runs that wait in place -> why their wait must end: `_FENCED`, `_LATE`, or empty."""
 
     async def settle(self, run: Run[Any, Any]) -> None:
         """Make the drafted records durable. Raises JournalError if the run has lost its journal."""
@@ -209,8 +214,8 @@ class HookServices:
     ) -> None:
         """Return when `ready` is true. Until then the run is parked: observers know it, and none of its time passes.
 
-        Raises Park if the driver does not wait in place, JournalError if no answer could arrive, Fenced if another
-        owner took the run meanwhile.
+        Raises Park if the driver does not wait in place, Evicted if the run was detached after some time, JournalError
+        if no answer could arrive, Fenced if another owner took the run meanwhile.
         """
         if ready():
             return
@@ -218,7 +223,7 @@ class HookServices:
         if not run.control.waits_in_place:
             raise Park(reason, detail)
         await self._finalizer.park(run, reason, detail)
-        self._waiting[run] = False
+        self._waiting[run] = ""
         began = self._clock.monotonic()
         if run.control.alarm is not None:
             run.control.alarm.set(None)
@@ -238,11 +243,34 @@ class HookServices:
         while not ready():  # again, if that changed while a seat was waited for
             if self.limiter is not None:
                 self.limiter.leave(run.run_id, reason)
-            await run.control.mailbox.until(lambda: self._waiting.get(run) or ready())
-            if self._waiting.get(run):
+            await self._woken(run, ready)
+            if self._waiting[run] is _FENCED:
                 raise Fenced(run.run_id, run.control.lease.epoch if run.control.lease else 0)
-            if self.limiter is not None:
-                await self.limiter.back(run.run_id)
+            if ready():
+                if self.limiter is not None:
+                    await self.limiter.back(run.run_id)
+            elif self._evicts(run):
+                raise Evicted(reason, {})
+
+    async def _woken(self, run: Run[Any, Any], ready: Callable[[], bool]) -> None:
+        """Return when `ready` is true, or when the wait has to end for another reason."""
+        if self._waiting[run] is _LATE:
+            self._waiting[run] = ""
+        seconds, alarm = run.control.evict_after, None
+        if seconds:
+            alarm = self._clock.call_later(seconds, partial(self._end_wait, run, _LATE))
+        try:
+            await run.control.mailbox.until(lambda: bool(self._waiting[run]) or ready())
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _evicts(self, run: Run[Any, Any]) -> bool:
+        """Detach a run from this process, unless it has unwritten records or was asked to stop or to pause."""
+        control, stays = run.control, run.writes.drafts or run.control.halted or run.control.detached
+        if not stays and control.evict is not None and control.evict():
+            control.evicted = True
+        return control.evicted
 
     async def hold(self, run: Run[Any, Any]) -> None:
         """Park a paused run until it is resumed. Raises Park as `wait` does.
@@ -281,9 +309,12 @@ class HookServices:
 
     def fence(self, run: Run[Any, Any]) -> None:
         """Notify a run that waits in place that another owner has it: its wait raises Fenced."""
-        if run in self._waiting:
-            self._waiting[run] = True
-            run.control.mailbox.post(Signal(kind="decision"))  # wakes it; an answer that answers nothing
+        self._end_wait(run, _FENCED)
+
+    def _end_wait(self, run: Run[Any, Any], why: str) -> None:
+        if run in self._waiting and self._waiting[run] is not _FENCED:
+            self._waiting[run] = why
+            run.control.mailbox.wake()
 
     def exclude_time(self, run: Run[Any, Any], seconds: float) -> None:
         """Shift the times of the run and its alarm, so that the seconds of a wait count for no limit."""
@@ -292,6 +323,10 @@ class HookServices:
         if run.control.expires_at is not None:
             run.control.expires_at += seconds
         self._executor.arm(run)
+
+
+_FENCED, _LATE = "fenced", "late"
+"""Why a wait ends without an answer: another owner has the run; it has lasted for long enough."""
 
 
 def _must_be_attached(run: Run[Any, Any]) -> None:

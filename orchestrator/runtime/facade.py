@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.question import Question
 from orchestrator.runtime.service.ownership import AgentIdentity
@@ -55,6 +56,35 @@ class Facade(Generic[R]):
         )
 
         return Runs(self._service.journal, control=self._service.control)
+
+    async def _start(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Any,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Any,
+        deadline: float | None,
+        settings: Any,
+        follower: Follower | None = None,
+        /,
+    ) -> R:
+        """Start a run with checked arguments and drive it until it has ended, or is left."""
+        raise NotImplementedError
+
+    async def resume(self, run_id: str, /) -> R:
+        """Resume a run of the journal from its last record and return its result."""
+        raise NotImplementedError
+
+    def _begin(self, *arguments: Any) -> Coroutine[Any, Any, R]:
+        """Start a run as `_start` does and return its result; an evicted run is followed until it has ended.
+
+        Not a coroutine function: an evicted run shall keep neither its arguments nor its frames.
+        """
+        work = self._start(*arguments)
+        if not self._service.runtime.evict_after:
+            return work
+        follower = next(iter(arguments[6:]), None)
+        return self._service.outlast(work, self.resume, follower)
 
     def cancel(
         self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""

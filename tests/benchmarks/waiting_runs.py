@@ -154,8 +154,10 @@ def _name(one: object) -> str:
     if isinstance(one, FunctionType | CoroutineType | GeneratorType):
         kind = "function" if isinstance(one, FunctionType) else "coroutine"
         return f"{kind} {one.__qualname__}"
-    kind = type(one)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    found = type(one)
+    return (
+        found.__qualname__ if found.__module__ == "builtins" else f"{found.__module__}.{found.__qualname__}"
+    )
 
 
 def _by_type(before: frozenset[int], runs: int) -> tuple[list[tuple[float, float, str]], float]:

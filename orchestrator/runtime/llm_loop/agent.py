@@ -243,6 +243,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             check_resume=self._check_resume,
             over=self._over,
             lacks_deps=self._source.lacks,
+            keeps_state=self._source.keeps,
             repeated=repeated_work,
         )
 
@@ -494,7 +495,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             refuse_unknown_tools(limits, self._deps.tools)
         return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
 
-    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+    async def _start(  # noqa: PLR0917 - the arguments of a new run
         self,
         prompt: Prompt,
         run_id: str,

@@ -149,6 +149,10 @@ class DepsSource:
         needed = bool((stored.created.get(OPTIONS) or {}).get("deps"))
         return needed and self.factory is None and stored.run_id not in self._given
 
+    def keeps(self, run: LoopRun) -> bool:
+        """Return whether a run has deps that cannot be made again when it is resumed."""
+        return bool((run.data or {}).get(OPTIONS, {}).get("deps")) and self.factory is None
+
     async def restore(self, run: LoopRun) -> None:
         """Give a restored run its deps. Raises RunError if the factory fails or is slow."""
         deps = self._given.get(run.run_id)

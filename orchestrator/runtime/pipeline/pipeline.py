@@ -441,7 +441,7 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError("a pipeline has no conversations: leave conversation_id out")
         return host_data("a pipeline", options)
 
-    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+    async def _start(  # noqa: PLR0917 - the arguments of a new run
         self,
         prompt: Any,
         run_id: str,

@@ -490,7 +490,7 @@ class Ralph(Facade[RalphResult]):
             raise ConfigError("a ralph loop has no conversations: leave conversation_id out")
         return host_data("a ralph loop", options)
 
-    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+    async def _start(  # noqa: PLR0917 - the arguments of a new run
         self,
         prompt: str | tuple[str, Path | str | None],
         run_id: str,

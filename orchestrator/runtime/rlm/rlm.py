@@ -149,6 +149,7 @@ class Rlm(Facade[RlmResult]):
                 check_limits=self._check_limits,
                 check_resume=self._check_resume,
                 over=self._over,
+                keeps_state=lambda _: self._equipment.mode == "code",  # the variables of its REPL
                 laps=self._mode.laps,
             ),
             runtime,
@@ -288,7 +289,7 @@ class Rlm(Facade[RlmResult]):
         arguments.check_run(run_id, conversation_id, limits, deadline, kind=RlmLimits)
         return host_data("an Rlm", options)
 
-    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+    async def _start(  # noqa: PLR0917 - the arguments of a new run
         self,
         prompt: Prompt | tuple[Prompt, Any],
         run_id: str,

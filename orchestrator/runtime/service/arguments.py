@@ -47,6 +47,11 @@ def check_agent(given: Mapping[str, Any], kind: type[Any], **own: Callable[[obje
 def check_runtime(given: Mapping[str, Any]) -> None:
     """Check the arguments of a Runtime by name. Raises ConfigError that lists all arguments of a wrong type."""
     _refuse([look(given[name]) for name, look in _RUNTIME.items()])
+    if given["evict_after"] and not getattr(given["journal"], "shared", False):
+        raise ConfigError(
+            f"evict_after is {given['evict_after']!r}, but the journal is in memory; give a durable journal, for "
+            "example journal=SqliteJournal(path), or leave evict_after out"
+        )
 
 
 def check_run(
@@ -266,12 +271,23 @@ def _runtime(value: object) -> Fault:
     return f"runtime is {_shown(value)}; give a Runtime, for example Runtime(journal=SqliteJournal(path))"
 
 
+def _seconds(name: str) -> Callable[[object], Fault]:
+    def look(value: object) -> Fault:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and math.isfinite(value) and value >= 0:  # type: ignore[arg-type, operator]
+            return None
+        return f"{name} is {_shown(value)}; give a number of seconds, 0 or more (0: never)"
+
+    return look
+
+
 _RUNTIME: Mapping[str, Callable[[object], Fault]] = {
     "journal": _journal,
     "observers": _observers,
     "clock": _object("clock", ("time", "monotonic", "sleep", "call_later")),
     "migrations": _migrations,
     "price": _function("price", "price(model, tokens)"),
+    "evict_after": _seconds("evict_after"),
 }
 """Argument of a Runtime -> its check."""
 

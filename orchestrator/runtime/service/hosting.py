@@ -167,10 +167,11 @@ class Hosting:
                 show(engine)
 
     def live(self, run_id: str) -> LiveRunInfo | None:
-        """Return the state of a live run of this process, or None."""
+        """Return the state of a live run of this process, or of an evicted one whose caller waits here, or None."""
         run = self._live.find(run_id)
         if run is None:
-            return None
+            evicted = self._service.evicted.find(run_id)
+            return None if evicted is None else LiveRunInfo(evicted.state, begun=True, paused=evicted.paused)
         return LiveRunInfo(
             run.cursor.state, run.started_at is not None, run.control.pause_request is not None
         )
@@ -178,9 +179,12 @@ class Hosting:
     def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
         """Request cancel, pause or resume from a live run of this process; return False if it is not live here.
 
-        `by="shutdown"` means that the process stops.
+        An evicted run gets the request through the journal. `by="shutdown"` means that the process stops.
         """
         run: Any = self._live.find(run_id)
+        if run is None and self._service.evicted.find(run_id) is not None:
+            self._service.control.send(run_id, kind, by, why)
+            return True
         if run is None:
             return False
         run.mailbox.post(Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))

@@ -26,7 +26,8 @@ class RunRegistry:
         self._earlier: dict[str, Iterable[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
-        self._talking: set[str | None] = set()
+        self._talking: dict[str, str] = {}
+        """Conversation -> its active run."""
         self._awaited: dict[str, set[asyncio.Future[None]]] = {}
         """Id of a run -> those that wait until it is live here."""
 
@@ -35,10 +36,9 @@ class RunRegistry:
         conversation = run.ctx.conversation_id
         if run.run_id in self._runs:
             raise RunExists(run.run_id)
-        if conversation in self._talking:
+        if self._talking.get(conversation or "", run.run_id) != run.run_id:
             raise ConfigError(f"conversation {conversation!r} has an active run; wait for its end")
-        if conversation is not None:
-            self._talking.add(conversation)
+        self.reserve(conversation, run.run_id)
         parent = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
         readers = (run.control.follower, parent.control.follower if parent is not None else None)
         awaited = self._awaited.pop(run.run_id, ())
@@ -124,9 +124,19 @@ class RunRegistry:
         run.follow(None)
         if isinstance(feed, RunFeed):
             feed.close()
-        self._talking.discard(run.ctx.conversation_id)
+        self.free(run.ctx.conversation_id, run.run_id)
         path = (*self._earlier.pop(run.run_id, ()), *self._paths.pop(run.run_id))
         return path[-self._kept :]
+
+    def reserve(self, conversation_id: str | None, run_id: str) -> None:
+        """Let no other run of this process continue a conversation."""
+        if conversation_id is not None:
+            self._talking[conversation_id] = run_id
+
+    def free(self, conversation_id: str | None, run_id: str) -> None:
+        """Let other runs continue a conversation again, unless one has it already."""
+        if conversation_id is not None and self._talking.get(conversation_id) == run_id:
+            del self._talking[conversation_id]
 
     def hears(self, kind: type[Fact]) -> Callable[[Transition], None] | None:
         """Return the function for facts of a kind, or None: only transitions are kept."""

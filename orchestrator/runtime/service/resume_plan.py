@@ -18,6 +18,9 @@ from orchestrator_guards import DIGEST_VERSION, Refusal
 _SHUTDOWN = "shutdown"
 """Actor of a pause because of a process shutdown, which needs no person to resume."""
 
+_MOVES = frozenset(("answer", "stop"))
+"""Messages that let a run continue that asks questions about its work; it reads the others when it continues."""
+
 _SAID = {"approve": "approved", "reject": "rejected", "respond": "answered for"}
 
 
@@ -36,7 +39,7 @@ def plan(
     if cancel is not None:
         yield f"ends: {cancel.by or 'unknown'} cancelled it"
         return
-    if _asks(stored) and not any(one.kind == "answer" for one in unread):
+    if _asks(stored) and not any(one.kind in _MOVES for one in unread):
         count = len((stored.parked or {}).get("questions") or ())
         yield f"waits for a person: {count} question{'' if count == 1 else 's'}"
         return
@@ -77,7 +80,7 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
     if paused(stored):
         return "resume" in kinds
     if _asks(stored):
-        return "answer" in kinds
+        return not kinds.isdisjoint(_MOVES)
     if program.programs_question(stored):
         return program.programs_answered(stored, unread)
     if stored.parked is None or not stored.ledger.waiting:

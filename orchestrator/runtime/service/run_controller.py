@@ -66,11 +66,11 @@ class RunController:
             raise ConfigError(
                 f"unknown reason {reason!r}; allowed: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
             )
-        return self._send(run_id, "cancel", "shutdown" if reason == "shutdown" else by, why)
+        return self.send(run_id, "cancel", "shutdown" if reason == "shutdown" else by, why)
 
     def pause(self, run_id: str, by: str, why: str) -> Awaitable[None]:
         """Request that a run parks before its next step."""
-        return self._send(run_id, "pause", by, why)
+        return self.send(run_id, "pause", by, why)
 
     def go_on(self, run_id: str, by: str) -> None:
         """Resume a paused run of this process."""
@@ -175,7 +175,8 @@ class RunController:
             return []  # the journal does not have it yet
         return list(found.waiting.values())
 
-    def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
+    def send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
+        """Request cancel, pause or resume: at once from a live run of this process, else through the journal."""
         run = self.live.find(run_id)
         if run is None:
             if self._journal.shared:

@@ -10,23 +10,32 @@ import asyncio
 import copy
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from orchestrator.errors import Corrupt, DeadlineExceeded, Held, OrchestratorError, OtherGraph, Suspended
+from orchestrator.errors import (
+    Corrupt,
+    DeadlineExceeded,
+    Held,
+    OrchestratorError,
+    OtherGraph,
+    StoreDown,
+    Suspended,
+)
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import INVALID_TABLE, Driver
-from orchestrator.kernel.fact import Observer, RunRecovered, Transition
+from orchestrator.kernel.fact import Follower, Observer, RunRecovered, Transition
 from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.child_run import RunScope
+from orchestrator.runtime.service.evicted_runs import EvictedRun, EvictedRuns, RunEvicted
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, refuse_same_name, register
 from orchestrator.runtime.service.program import ProgramsUnknown
@@ -96,6 +105,8 @@ class RunKind(Generic[R]):
     """Cleans up a started run that is over here (it ended, or was left where it is), before its result is made."""
     lacks_deps: Callable[[StoredRun], bool] | None = None
     """Whether a run needs live deps that cannot be made here."""
+    keeps_state: Callable[[Run[Any, Any]], bool] | None = None
+    """Whether a run has live deps or other live state that cannot be made again when it is resumed here."""
     repeated: RepeatedWork | None = None
     laps: Container[str] = ()
     """Events that count an iteration of the path."""
@@ -141,6 +152,7 @@ class RunService(Generic[R]):
         self.machine, self.journal, self.clock = kind.machine, runtime.journal, runtime.clock
         self.live = RunRegistry() if live is None else live
         self.control = control or RunController(self.live, self.journal, self.clock, find_tool)
+        self.evicted = EvictedRuns(self.journal, self.clock)
         if local is not None:
             self.data = {**data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
@@ -240,7 +252,11 @@ class RunService(Generic[R]):
         _warn_of_disabled_logger()
         if run.started_at is None and run.parent_run_id is None:
             await self.refuse_same_name()
+        earlier = self.evicted.find(run.run_id)
         try:
+            if earlier is not None and earlier.follower is not None and run.lease is not None:
+                await earlier.catch_up(self.journal, run.lease.seq)
+                run.follow(earlier)
             self.live.open(run, path)
         except OrchestratorError:
             await self.driver.release(run)
@@ -252,13 +268,25 @@ class RunService(Generic[R]):
         try:
             async with self.control.listening(run.run_id):
                 try:
-                    with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run):
+                    with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run) as current:
+                        if self._may_evict(run, earlier):
+                            run.evict_when_waiting(
+                                self.runtime.evict_after, partial(self._detach, run, current)
+                            )
                         await self.control.deliver(run.run_id)
                         await self.driver.drive(run, park=park)
                 finally:
-                    kept = self.live.close(run)
-                    if self.kind.over is not None and run.started_at is not None:  # else it was refused
+                    kept = () if run.control.evicted else self.live.close(run)
+                    if run.control.evicted:
+                        pass  # `_detach` has closed it
+                    elif self.kind.over is not None and run.started_at is not None:  # else it was refused
                         self.kind.over(run)
+            if run.control.evicted:
+                seq = -1 if run.lease is None else run.lease.seq
+                evicted = RunEvicted(run, seq)
+                # A cancelled timer keeps its context, and with it the run, until the event loop drops it.
+                run.ctx = run.deps = None
+                raise evicted
             if not run.ended:
                 leaves = run.control.pause_request is not None and run.control.pause_request.by == "shutdown"
                 invalid = run.cursor.parked_for == INVALID_TABLE
@@ -272,7 +300,85 @@ class RunService(Generic[R]):
             if run.started_at is not None and not run.ended:
                 await self.driver.release(run)
                 self.runtime.retire(run.run_id)
-            self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+            if end is not None or not run.control.evicted:
+                self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+
+    # ---- evicted runs ----
+
+    async def outlast(
+        self,
+        work: Coroutine[Any, Any, R],
+        resume: Callable[[str], Awaitable[R]],
+        follower: Follower | None,
+    ) -> R:
+        """Await the work of a new run. If the run is evicted meanwhile, follow it in the journal until it has ended.
+
+        `resume` resumes the run by its id, when it can continue and no other process has resumed it.
+        """
+        try:
+            return await work
+        except RunEvicted as error:
+            left = error.with_traceback(None)
+        del work
+        with EvictedRun(self.evicted, left, follower) as evicted:
+            del left, follower
+            try:
+                return await self._follow(evicted, resume)
+            finally:
+                self.live.free(evicted.conversation_id, evicted.run_id)
+                self.live.ended(evicted.run_id, Suspended(evicted.run_id, "interrupted"))
+
+    async def _follow(self, evicted: EvictedRun, resume: Callable[[str], Awaitable[R]]) -> R:
+        """Return the result of an evicted run. Raises the errors of its resumption, RunUnknown if it was erased."""
+        run_id = evicted.run_id
+        while True:
+            expires_at, has_owner = evicted.expires_at, False
+            try:
+                head = await self.journal.head(run_id)
+                await evicted.catch_up(self.journal, head.seq)
+                if head.status == "ended":
+                    end = await self.ended_result(run_id)
+                    self.live.ended(run_id, end)
+                    return end
+                if not (has_owner := head.owner is not None):
+                    found = await self.recovery.described(head)
+                    expires_at = found.expires_at
+                    if found.unattended:
+                        return await self._continue_evicted(head, resume)
+            except RunEvicted:
+                continue  # its new question may be answered already
+            except (Held, StoreDown):  # read again later
+                has_owner = True
+            await evicted.changed(expires_at=expires_at, has_owner=has_owner)
+
+    async def _continue_evicted(self, head: RunHead, resume: Callable[[str], Awaitable[R]]) -> R:
+        """Resume an evicted run, in a slot of the engine if it has one. Raises Held and the errors of `resume`."""
+        limiter = self.driver.limiter
+        if limiter is None:
+            return await resume(head.run_id)
+        await limiter.back(head.run_id)
+        try:
+            return await resume(head.run_id)
+        except Held:
+            limiter.leave(head.run_id, head.reason)
+            raise
+
+    def _may_evict(self, run: Run[Any, Any], earlier: EvictedRun | None) -> bool:
+        """Return whether a run may be evicted: its caller, who started it, waits in this task and can follow it."""
+        if not self.runtime.evict_after or run.parent_run_id is not None:
+            return False
+        if run.started_at is not None and (earlier is None or earlier.task is not asyncio.current_task()):
+            return False  # resumed by somebody else
+        return self.kind.keeps_state is None or not self.kind.keeps_state(run)
+
+    def _detach(self, run: Run[Any, Any], current: RunScope) -> bool:
+        """Remove a waiting run from the live runs; later requests go to the journal. False if it has to stay."""
+        leaves = run.control.pause_request is not None and run.control.pause_request.by == "shutdown"
+        if current.children or leaves:
+            return False
+        self.live.close(run)
+        self.live.reserve(run.ctx.conversation_id, run.run_id)
+        return True
 
     # ---- stored runs ----
 

@@ -40,14 +40,22 @@ class Runtime:
         clock: Clock, for tests; the clock of the system if None.
         migrations: Functions that migrate runs of older graphs to the graph of their agent.
         price: Price table of the models: `price(model, usage)` in USD.
+        evict_after: Seconds that a run waits for a person in memory; then it is evicted, which requires a durable
+            journal. 0 never evicts a run. An evicted run is only in its journal, as parked, without task, context, deps
+            and lease. Its caller still waits: `run`, `stream` or the handle of an engine returns the result, whichever
+            process ends the run. A run that the answer or the expiry of its question lets continue is resumed here
+            unless another process resumes it. Child runs, runs with active child runs, runs with `deps` that no
+            factory can make again, and runs of an Rlm with a REPL stay in memory.
 
     Raises:
-        ConfigError: An argument is invalid.
+        ConfigError: An argument is invalid, or `evict_after` is given with a journal in memory.
 
     Example:
         runtime = Runtime(journal=SqliteJournal("runs.db"))
         support = Agent(model, name="support", runtime=runtime)
         billing = Agent(model, name="billing", runtime=runtime)
+
+        patient = Runtime(journal=SqliteJournal("runs.db"), evict_after=60)  # questions may wait for days
     """
 
     journal: Journal
@@ -55,6 +63,7 @@ class Runtime:
     clock: Clock
     migrations: tuple[Migration, ...]
     price: Price | None
+    evict_after: float
     own_journal: MemoryJournal | None = field(init=False, repr=False)
     """The journal in memory that this Runtime made, if none was given."""
 
@@ -66,6 +75,7 @@ class Runtime:
         clock: Clock | None = None,
         migrations: Iterable[Migration] = (),
         price: Price | None = None,
+        evict_after: float = 0.0,
     ) -> None:
         arguments.check_runtime(locals())
         own = MemoryJournal() if journal is None else None
@@ -82,6 +92,7 @@ class Runtime:
             "clock": clock or SystemClock(),
             "migrations": tuple(migrations),
             "price": price,
+            "evict_after": float(evict_after),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
