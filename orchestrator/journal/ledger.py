@@ -6,16 +6,13 @@ an `intent` and nothing after it is in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.journal.redacted import tool_word
 from orchestrator.tools.input_request import input_record
 
-_OF_EFFECTS = frozenset(("intent", "done", "rolled_back"))
-LEDGER_KINDS = _OF_EFFECTS | {"asked", "approval"}
-"""Kinds of records about calls."""
 TOOL = "tool"
 """The effect of intents and results in this ledger; others (`file`) have their own effect."""
 
@@ -41,13 +38,13 @@ class EffectEntry:
     """The open question about the call."""
     answer: Mapping[str, Any] | None = None
     """The last answer that counted."""
-    inputs: list[Mapping[str, Any]] = field(default_factory=list)
+    inputs: Sequence[Mapping[str, Any]] = ()
     """The input that people have given, as records (`CallInput.of`)."""
 
     def take(self, answer: Mapping[str, Any]) -> None:
         """Add an answer that counted."""
         if (more := input_record(self.asked or {}, answer, self.inputs)) is not None:
-            self.inputs.append(more)
+            self.inputs = (*self.inputs, more)
         self.asked, self.answer = None, answer
 
     @property
@@ -65,35 +62,36 @@ class EffectLedger:
 
     entries: dict[str, EffectEntry] = field(default_factory=dict)
 
-    def fold(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Add a record; kinds that are not about calls are ignored."""
-        if kind in _OF_EFFECTS and body.get("effect") != TOOL:
+    def announce(self, body: Mapping[str, Any], tools: Mapping[str, str]) -> None:
+        """Add an `intent` record; `tools` are the digests of the tools at this time, by name."""
+        if body.get("effect") != TOOL:
             return
-        match kind:
-            case "intent":
-                for call in body["calls"]:
-                    entry = self._entry(call["key"])
-                    entry.tool, entry.effect, entry.open = tool_word(call), call["effect"], True
-                    entry.arguments, entry.digest = call.get("arguments"), str(call.get("digest", ""))
-            case "done":
-                entry = self._entry(body["key"])
-                entry.tool, entry.open, entry.done, entry.asked = tool_word(body), False, body, None
-            case "rolled_back":
-                self._entry(body["key"]).open = False
-            case "asked":
-                entry = self._entry(body["key"])
-                entry.tool, entry.asked, entry.arguments = body["tool"], body, body.get("arguments")
-            case "approval":
-                self._entry(body["key"]).take(body)
-            case _:
-                pass
-
-    def declare(self, calls: Iterable[Mapping[str, Any]], tools: Mapping[str, str]) -> None:
-        """Keep the digests of the tools of calls that are announced now."""
-        folded = {name.casefold(): digest for name, digest in tools.items()}
-        for call in calls:
+        for call in body["calls"]:
             entry = self._entry(call["key"])
-            entry.declared = folded.get(entry.tool.casefold(), "")
+            entry.tool, entry.effect, entry.open = tool_word(call), call["effect"], True
+            entry.arguments, entry.digest = call.get("arguments"), str(call.get("digest", ""))
+            if tools:
+                entry.declared = tools.get(entry.tool) or _in_any_case(entry.tool, tools)
+
+    def finish(self, body: Mapping[str, Any]) -> None:
+        """Add a `done` record."""
+        if body.get("effect") == TOOL:
+            entry = self._entry(body["key"])
+            entry.tool, entry.open, entry.done, entry.asked = tool_word(body), False, body, None
+
+    def roll_back(self, body: Mapping[str, Any]) -> None:
+        """Add a `rolled_back` record."""
+        if body.get("effect") == TOOL:
+            self._entry(body["key"]).open = False
+
+    def ask(self, body: Mapping[str, Any]) -> None:
+        """Add an `asked` record."""
+        entry = self._entry(body["key"])
+        entry.tool, entry.asked, entry.arguments = body["tool"], body, body.get("arguments")
+
+    def decide(self, body: Mapping[str, Any]) -> None:
+        """Add an `approval` record."""
+        self._entry(body["key"]).take(body)
 
     def of_turn(self, turn: int) -> list[EffectEntry]:
         """Return the calls of one turn."""
@@ -118,3 +116,9 @@ class EffectLedger:
         if entry is None:
             entry = self.entries[key] = EffectEntry(key)
         return entry
+
+
+def _in_any_case(tool: str, tools: Mapping[str, str]) -> str:
+    """Return the digest of a tool by its name in upper or lower case, "" if there is none."""
+    name = tool.casefold()
+    return next((digest for known, digest in tools.items() if known.casefold() == name), "")

@@ -14,12 +14,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
 import orjson
 
 from orchestrator.journal.codec import drafts_in
-from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
+from orchestrator.journal.ledger import EffectEntry, EffectLedger
 from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
 from orchestrator.machines.approval.model import ApprovalState, PlanStatus
 from orchestrator.machines.question import Question
@@ -128,10 +129,6 @@ class StoredRun:
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
         """Add one more record."""
         self.parked = self.ended = None
-        if kind in LEDGER_KINDS:
-            self.ledger.fold(kind, body)
-            if kind == "intent" and self.definition and body.get("effect") == TOOL:
-                self.ledger.declare(body["calls"], self.definition)
         take = self._TAKES.get(kind)
         if take is not None:
             take(self, body)
@@ -211,7 +208,8 @@ class StoredRun:
         self.step, self.state, self.seq = body, body["dest"], body["seq"]
         self.next = None
         self.elapsed = float(body.get("t", 0.0))
-        self.failure = body.get("error", self.failure)
+        if "error" in body:
+            self.failure = body["error"]
         if "fingerprint" in body:
             self._take_table(body)
 
@@ -222,7 +220,8 @@ class StoredRun:
 
     def _context(self, body: Mapping[str, Any]) -> None:
         self.next = body.get("next")
-        self.failure = body.get("error", self.failure)
+        if "error" in body:
+            self.failure = body["error"]
         self._merge(body)
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
@@ -280,27 +279,43 @@ class StoredRun:
         self.remembered = bool(body.get("stored"))
 
     def _merge(self, changes: Mapping[str, Any]) -> None:
+        context, own = self.context, self._own
         for name, value in changes.items():
-            if "." in name:
-                field_, _, part = name.partition(".")
-                if field_ not in self._own:
-                    self.context[field_] = dict(self.context[field_])
-                    self._own.add(field_)
-                self.context[field_][part] = value
-            elif name in _NO_FIELDS:
-                continue
-            elif name != _GROWING:
-                self._own.discard(name)
+            if name == _GROWING:
+                if isinstance(value, dict):
+                    self._say(value.get("keep", len(self.messages)), value["add"])
+                else:
+                    self._say(0, value)
+            elif "." in name:
+                field_, part = _field_and_part(name)
+                if field_ not in own:
+                    context[field_] = dict(context[field_])
+                    own.add(field_)
+                context[field_][part] = value
+            elif name not in _NO_FIELDS:
+                own.discard(name)
                 moved = isinstance(value, dict) and "last" in value
-                self.context[name] = _window(self.context[name], value) if moved else value
-            elif isinstance(value, dict):
-                self._say(value.get("keep", len(self.messages)), value["add"])
-            else:
-                self._say(0, value)
+                context[name] = _window(context[name], value) if moved else value
 
     def _say(self, keep: int, added: Sequence[Any]) -> None:
         """Keep the first `keep` messages, then add these."""
         self.messages[keep:] = added
+
+    def _intent(self, body: Mapping[str, Any]) -> None:
+        self.ledger.announce(body, self.definition or {})
+
+    def _done(self, body: Mapping[str, Any]) -> None:
+        self.ledger.finish(body)
+
+    def _rolled_back(self, body: Mapping[str, Any]) -> None:
+        self.ledger.roll_back(body)
+
+    def _asked(self, body: Mapping[str, Any]) -> None:
+        self.ledger.ask(body)
+
+    def _approval(self, body: Mapping[str, Any]) -> None:
+        self.ledger.decide(body)
+        self._control(body)
 
     _TAKES: ClassVar[Mapping[str, Callable[[StoredRun, Mapping[str, Any]], None]]] = {
         "created": _created,
@@ -314,10 +329,21 @@ class StoredRun:
         "answer": _answer,
         "memory": _memory,
         "control": _control,
-        "approval": _control,
+        "approval": _approval,
+        "asked": _asked,
+        "intent": _intent,
+        "done": _done,
+        "rolled_back": _rolled_back,
         "program": _program,
         "program_ended": _program_ended,
     }
+
+
+@lru_cache(1_000)
+def _field_and_part(name: str) -> tuple[str, str]:
+    """Return the two names in the path of a part of a field: `spent.seconds`."""
+    field_, _, part = name.partition(".")
+    return field_, part
 
 
 def _window(before: Sequence[Any], moved: Mapping[str, Any]) -> list[Any]:

@@ -300,15 +300,16 @@ class Message:
         role = raw.get("role")
         if role not in _ROLES:
             raise ValueError(f"unknown role {role!r}; known: {', '.join(sorted(_ROLES))}")
+        get = raw.get
         return cls(
-            role=role,
-            content=raw.get("content"),
-            tool_calls=tuple(ToolCall.from_openai(call) for call in raw.get("tool_calls") or ()),
-            tool_call_id=raw.get("tool_call_id"),
-            name=raw.get("name"),
-            refusal=raw.get("refusal"),
-            reasoning=raw.get("reasoning_content"),
-            is_error=bool(raw.get("is_error", False)),
+            role,
+            get("content"),
+            tuple(map(ToolCall.from_openai, get("tool_calls") or ())),
+            get("tool_call_id"),
+            get("name"),
+            get("refusal"),
+            get("reasoning_content"),
+            bool(get("is_error", False)),
         )
 
 

@@ -131,14 +131,15 @@ def context_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> LoopConte
 
 
 def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:
-    """Return the messages, and the results of calls that are referenced in them."""
+    """Return the messages, and the results of the calls of the last turn that are referenced in them."""
     messages: list[Message] = []
     results: dict[str, ToolResult] = {}
     calls: tuple[ToolCall, ...] = ()
     for item in stored.messages:
         if "done" not in item:
             message = Message.from_openai(item)
-            calls = message.tool_calls if message.role == "assistant" else calls
+            if message.role == "assistant":
+                calls, results = message.tool_calls, {}
         else:
             entry = stored.ledger.entries[item["done"]]
             result = results[entry.key] = _result(entry, calls[entry.position])

@@ -209,7 +209,8 @@ class Recovery:
             DepsRequired: The run needs live deps, and its agent cannot make them.
             RunAlreadyEnded: Another process ended the run meanwhile.
         """
-        stored, records = await self._checked(await self._journal.head(run_id), from_agent)
+        head = await self._journal.head(run_id)
+        stored, records = await self._checked(head, from_agent)
         if not again and (why := program.programs_question(stored)):
             # Check before the claim, because a claim counts as an attempt.
             if not program.programs_answered(stored, await stored.unread(self._journal)):
@@ -223,7 +224,8 @@ class Recovery:
                 stored, records = await self.read(run_id)
             if stored.ended is not None:
                 raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is released below
-            await self._refuse_poison(stored, lease)
+            if lease.seq != head.seq or head.stuck_claims + lease.epoch - head.epoch >= MOST_CLAIMS:
+                await self._refuse_poison(stored, lease)
             if self._lacks_deps(stored):
                 body = {"reason": DEPS_REASON, "at": self._now(), "t": stored.elapsed}
                 if stored.parked is not None:  # what it waited for then
