@@ -186,6 +186,8 @@ class LLMCall:
     """An answer whose server reported no usage: its tokens are 0 here, and limits count an estimate."""
     error: Exception | None = None
     """The error of an attempt that failed."""
+    estimated_cost_micros: int = 0
+    """Least cost of an attempt without usage (interrupted, or not reported), in millionths of the currency."""
 
 
 @fact(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +13,17 @@ if TYPE_CHECKING:
     from orchestrator.llm.message import Message, Request, Response
 
 
-__all__ = ["LLM", "Cancellable", "Clock", "FailureEpisode", "Memory", "Price", "SystemClock", "check_params"]
+__all__ = [
+    "LLM",
+    "Cancellable",
+    "Clock",
+    "FailureEpisode",
+    "Memory",
+    "Price",
+    "SystemClock",
+    "check_params",
+    "currency_of",
+]
 
 
 class LLM(Protocol):
@@ -73,8 +84,23 @@ Price = Callable[[str | None, Mapping[str, int]], float | None]
 
 `tokens` has `input_tokens`, `output_tokens`, and of the input `cached_input_tokens` and `cache_write_tokens`.
 It is called with the model name of the answer and, if that name is unknown, with the configured one. It must not
-raise.
+raise. An attribute `currency` names its currency in metrics (`currency_of`).
 """
+
+UNKNOWN_CURRENCY = "_unknown"
+_CURRENCY = re.compile(r"[A-Za-z]{1,12}")
+
+
+def currency_of(price: Price) -> str:
+    """Return the name of the currency of a price function; `_unknown` for one without a valid `currency`.
+
+    Example:
+        >>> from orchestrator.providers.price import price_table
+        >>> currency_of(price_table({"gpt-main": (2.0, 8.0)}, currency="EUR"))
+        'EUR'
+    """
+    name = getattr(price, "currency", None)
+    return name if isinstance(name, str) and _CURRENCY.fullmatch(name) else UNKNOWN_CURRENCY
 
 
 def check_params(llm: object, params: Mapping[str, Any]) -> None:

@@ -93,6 +93,12 @@ def _burn(objective: Objective, burn: Burn) -> Alert:
     )
 
 
+_ANSWERED = (
+    "sum without (instance, outcome, reason)"
+    ' ({0}(orchestrator_runs_completed_total{{outcome=~"completed|partial"}}[30m]))'
+)
+_TOKENS_PER_RUN = "machine_agent_version:orchestrator_llm_tokens_per_runs:ratio_rate1h"
+
 RUN_ALERTS = (
     *(_burn(objective, burn) for objective in OBJECTIVES for burn in BURNS),
     Alert(
@@ -239,6 +245,22 @@ RUN_ALERTS = (
         ),
     ),
     Alert(
+        name="NoAnswerRatioHigh",
+        severity=AlertSeverity.WARNING,
+        expr=(
+            "(sum without (instance, outcome, reason)"
+            ' (rate(orchestrator_runs_completed_total{reason=~"empty_answer|truncated|filtered|refused"}[30m]))\n'
+            f"  / {_ANSWERED.format('rate')}) > <no_answers>\n"
+            f"and {_ANSWERED.format('increase')} >= <least_runs>"
+        ),
+        wait="10m",
+        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) end without an answer.",
+        description=(
+            "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} that completed have an answer that"
+            " is empty, cut, filtered or a refusal."
+        ),
+    ),
+    Alert(
         name="BudgetHeadroomLow",
         severity=AlertSeverity.INFO,
         expr=(
@@ -269,6 +291,65 @@ RUN_ALERTS = (
         description=(
             "{{ $labels.machine }} uses {{ $value | humanize }} tokens per second, several times as many as in"
             " the busiest twentieth of the last week."
+        ),
+    ),
+    Alert(
+        name="TokenRateHigh",
+        severity=AlertSeverity.WARNING,
+        expr="machine_agent:orchestrator_llm_tokens:rate15m > <token_ceiling>",
+        wait="10m",
+        summary="{{ $labels.machine }} (agent {{ $labels.agent }}) uses very many tokens.",
+        description=(
+            "{{ $labels.machine }} uses {{ $value | humanize }} tokens per second. This limit needs no earlier days to"
+            " compare with: also a new agent has it."
+        ),
+    ),
+    Alert(
+        name="ReleaseUsesMoreTokens",
+        severity=AlertSeverity.WARNING,
+        # A version that was not there three hours ago, and the thriftiest of those that were there before.
+        expr=(
+            f"(({_TOKENS_PER_RUN} unless count_over_time({_TOKENS_PER_RUN}[3h] offset 3h))\n"
+            "  / on (job, machine, agent) group_left ()"
+            f" min by (job, machine, agent) (avg_over_time({_TOKENS_PER_RUN}[1d] offset 3h))) > <release_rise>\n"
+            "and 3600 * machine_agent_version:orchestrator_runs_answered:rate1h >= <least_runs>"
+        ),
+        wait="15m",
+        keep="6h",
+        summary=(
+            "Version {{ $labels.version }} of agent {{ $labels.agent }} ({{ $labels.machine }}) uses more tokens for a"
+            " run than the one before."
+        ),
+        description=(
+            "A completed run of version {{ $labels.version }} uses {{ $value | humanize }} times as many tokens as a"
+            " run of the version before it."
+        ),
+    ),
+    Alert(
+        name="CostCeilingExceeded",
+        severity=AlertSeverity.CRITICAL,
+        expr=(
+            "3600 * sum without (machine) (machine_agent_currency:orchestrator_llm_cost:rate15m)\n"
+            "> on (job, agent) group_left () max by (job, agent) (orchestrator_cost_ceiling_per_hour)"
+        ),
+        wait="5m",
+        keep="5m",
+        summary="Agent {{ $labels.agent }} costs more than its ceiling.",
+        description=(
+            "Agent {{ $labels.agent }} costs {{ $value | humanize }} {{ $labels.currency }} an hour. Its ceiling is"
+            " set in the program: Metrics(cost_ceilings=…)."
+        ),
+    ),
+    Alert(
+        name="LLMRequestsUnpriced",
+        severity=AlertSeverity.WARNING,
+        expr="sum without (instance) (increase(orchestrator_llm_requests_unpriced_total[1h])) > 0",
+        wait="5m",
+        keep="1h",
+        summary="Requests of agent {{ $labels.agent }} to {{ $labels.model }} have no price.",
+        description=(
+            "{{ $value | humanize }} answers of {{ $labels.model }} within an hour have no known cost. They are in no"
+            " figure of cost, and limits of cost do not count them."
         ),
     ),
 )
@@ -535,6 +616,17 @@ PROCESS_ALERTS = (
         description=(
             "1 % of the transitions of {{ $labels.machine }} take {{ $value | humanizeDuration }} or longer, without"
             " the time of their hooks."
+        ),
+    ),
+    Alert(
+        name="AbandonedWork",
+        severity=AlertSeverity.WARNING,
+        expr="orchestrator_abandoned_work > <abandoned>",
+        wait="10m",
+        summary="{{ $labels.kind }} {{ $labels.name }} of agent {{ $labels.agent }} does not end when it is cancelled.",
+        description=(
+            "{{ $value | humanize }} calls on {{ $labels.instance }} ignored their cancellation and still run. Each"
+            " keeps a thread or a task, its memory and its connections."
         ),
     ),
     Alert(

@@ -141,7 +141,7 @@ MODELS = PanelRow(
         ),
         Panel(
             title="Tokens",
-            description="Billable tokens by direction. Multiply by the price to get the cost.",
+            description="Billable tokens by direction.",
             queries=(
                 Query(
                     rate("llm_tokens_total", "machine, model, direction"),
@@ -150,6 +150,55 @@ MODELS = PanelRow(
             ),
             unit=PanelUnit.RATE,
             stacked=True,
+        ),
+        Panel(
+            title="Cost per hour",
+            description="Of each agent in its currency, and the ceiling that the host has set: CostCeilingExceeded.",
+            queries=(
+                Query(
+                    "3600 * machine_agent_currency:orchestrator_llm_cost:rate15m{%r}",
+                    "{{machine}} {{agent}} {{currency}}",
+                ),
+                Query("max by (agent) (orchestrator_cost_ceiling_per_hour{%a})", "{{agent}} ceiling"),
+            ),
+            empty_ok="no agent has prices",
+        ),
+        Panel(
+            title="Cost of a run",
+            description="Cost of an hour for each run that completed within it. Child runs count for their own agent.",
+            queries=(
+                Query(
+                    "machine_agent_currency:orchestrator_llm_cost_per_runs:ratio_rate1h{%r}",
+                    "{{machine}} {{agent}} {{currency}}",
+                ),
+            ),
+            empty_ok="no agent has prices",
+        ),
+        Panel(
+            title="Cost that is not known",
+            description="Answers without a price, and answers without usage, within an hour: LLMRequestsUnpriced.",
+            queries=(
+                Query(
+                    some(increase("llm_requests_unpriced_total", "agent, model", "%a")),
+                    "{{agent}} {{model}} price",
+                ),
+                Query(
+                    some(increase("llm_unreported_usage_total", "agent, model", "%a")),
+                    "{{agent}} {{model}} usage",
+                ),
+            ),
+            empty_ok="every answer has usage and a price",
+        ),
+        Panel(
+            title="Tokens of a run, by version",
+            description="Of runs that completed within an hour. A new version that uses more: ReleaseUsesMoreTokens.",
+            queries=(
+                Query(
+                    "machine_agent_version:orchestrator_llm_tokens_per_runs:ratio_rate1h{%r}",
+                    "{{machine}} {{agent}} {{version}}",
+                ),
+            ),
+            empty_ok="no agent has a name",
         ),
         Panel(
             title="Tokens by state",
@@ -413,6 +462,9 @@ RUNTIME = PanelRow(
             queries=(
                 Query("orchestrator_build_info{%i}", "{{instance}} {{version}} Python {{python}}"),
                 Query(
+                    "orchestrator_agent_info{%i} == 1", "{{instance}} {{agent}} {{version}} {{definition}}"
+                ),
+                Query(
                     'orchestrator_machine_info{%i, machine=~"$machine"}',
                     "{{instance}} {{machine}} {{definition}}",
                 ),
@@ -609,6 +661,24 @@ RUNS = PanelRow(
             unit=PanelUnit.SECONDS,
         ),
         Panel(
+            title="Endings without an answer",
+            description="Runs within an hour whose answer is empty, cut, filtered or a refusal. More than"
+            " a fifth of an agent's answers: NoAnswerRatioHigh.",
+            queries=(
+                Query(
+                    some(
+                        increase(
+                            "runs_completed_total",
+                            "machine, agent, reason",
+                            '%m, reason=~"empty_answer|truncated|filtered|refused"',
+                        )
+                    ),
+                    "{{machine}} {{agent}} {{reason}}",
+                ),
+            ),
+            empty_ok="every answer has text",
+        ),
+        Panel(
             title="Answers slower than the objective",
             description="Share of an agent's answers, and its objective in seconds. RunLatencyBudgetBurn: above 5 %.",
             queries=(
@@ -643,7 +713,12 @@ RUNS = PanelRow(
             title="Abandoned work",
             description="Tools, models and other host code that ignored a cancellation. /debug/runs lists the code that"
             " still runs: repair it, or restart the process.",
-            queries=(Query(increase("work_abandoned_total", "machine, kind"), "{{machine}} {{kind}}"),),
+            queries=(
+                Query(
+                    increase("work_abandoned_total", "machine, kind"), "{{machine}} {{kind}} within an hour"
+                ),
+                Query(total("abandoned_work", "agent, kind, name"), "{{agent}} {{kind}} {{name}} still runs"),
+            ),
         ),
         Panel(
             title="Rollbacks",

@@ -63,7 +63,42 @@ SLO = tuple(
 )
 """The two objectives: the share of runs that failed, and the share of answers slower than the agent's objective."""
 
+# A process with two versions of an agent counts for neither: in a rolling release of workers, which share a folder.
+_VERSIONS = "max by (job, instance, agent, version) (orchestrator_agent_info == 1)"
+_BY_VERSION = (
+    f"* on (job, instance, agent) group_left (version)\n  ({_VERSIONS}\n    unless on (job, instance, agent)"
+    f" (count by (job, instance, agent) ({_VERSIONS}) > 1))"
+)
+# One currency for each process and agent, and each sum has it as a label.
+_IN_CURRENCY = (
+    "* on (job, instance, machine, agent) group_left (currency)\n"
+    "  topk by (job, instance, machine, agent) (1, orchestrator_llm_currency_info == 1)"
+)
+_COST = "rate(orchestrator_llm_cost_micros_total[{0}]) / 1e6\n  " + _IN_CURRENCY
+
 SHARED = (
+    RecordingRule(
+        "machine_agent_currency:orchestrator_llm_cost:rate15m",
+        f"sum without (instance, provider, model) (\n  {_COST.format('15m')}\n)",
+    ),
+    RecordingRule(
+        "machine_agent_currency:orchestrator_llm_cost_per_runs:ratio_rate1h",
+        f"sum without (instance, provider, model) (\n  {_COST.format('1h')}\n)\n"
+        "/ on (job, machine, agent) group_left ()\n"
+        "(sum without (instance, outcome, reason)"
+        ' (rate(orchestrator_runs_completed_total{outcome=~"completed|partial"}[1h])) > 0)',
+    ),
+    RecordingRule(
+        "machine_agent_version:orchestrator_runs_answered:rate1h",
+        "sum without (instance, outcome, reason) (\n"
+        '  rate(orchestrator_runs_completed_total{outcome=~"completed|partial"}[1h])\n'
+        f"  {_BY_VERSION}\n)",
+    ),
+    RecordingRule(
+        "machine_agent_version:orchestrator_llm_tokens_per_runs:ratio_rate1h",
+        "sum without (instance, provider, model, direction) (\n  rate(orchestrator_llm_tokens_total[1h])\n"
+        f"  {_BY_VERSION}\n)\n/\n(machine_agent_version:orchestrator_runs_answered:rate1h > 0)",
+    ),
     RecordingRule(
         "machine_agent:orchestrator_llm_tokens:rate15m",
         "sum without (instance, provider, model, direction) (rate(orchestrator_llm_tokens_total[15m]))",

@@ -41,6 +41,14 @@ class Thresholds:
     least_tokens: float = 100
     """Minimum tokens per second for a ticket about a rise."""
     token_rise: float = 3
+    token_ceiling: float = 2000
+    """Tokens per second of one agent above which a ticket needs no baseline."""
+    release_rise: float = 1.5
+    """Factor on the tokens of a run with which a new version makes a ticket."""
+    no_answers: float = 0.2
+    """Share of the endings with an answer that may be empty, cut, filtered or refused."""
+    abandoned: float = 10
+    """Calls of one tool that ignored their cancellation and still run."""
     tool_errors: float = 0.25
     invented_tools: float = 0.05
     llm_errors: float = 0.2

@@ -20,12 +20,18 @@ _LABEL = re.compile(r"\{\{ \$labels\.([a-z_]+) \}\}")
 _VALUE = re.compile(r"\{\{ \$value \|[^}]*\}\}")
 
 
-def series(name: str, values: str, **labels: str) -> tuple[str, str]:
+def series(name: str, values: str, /, **labels: str) -> tuple[str, str]:
     """Return a series and its values, in promtool's notation: `0+6x60` is 0, then 60 increments of 6, one per step."""
     whole = {"job": JOB, "instance": INSTANCE} | labels
     chosen = ", ".join(f'{label}="{value}"' for label, value in whole.items())
     selector = f"{name}{{{chosen}}}"
     return selector, values
+
+
+def restarted(step: int) -> str:
+    """Return a counter of two processes, one after the other, that is scraped every other minute."""
+    life = " _ ".join(str(step * count) for count in range(1, 16))
+    return f"{life} _ {life}"
 
 
 def buckets(name: str, counts: Mapping[str, str], **labels: str) -> list[tuple[str, str]]:
@@ -501,8 +507,190 @@ _OFFICE = (
 )
 """Tokens of an agent that works in office hours."""
 
+_OPENAI = {"provider": "openai", "model": "m"}
+_USD = {"currency": "USD"}
+
+
+def _spent(values: str, **labels: str) -> tuple[str, str]:
+    """Return the cost of requests in millionths."""
+    return series("orchestrator_llm_cost_micros_total", values, **LOOP | _OPENAI | labels)
+
+
+def _currency(name: str = "USD", values: str = "1x200", **labels: str) -> tuple[str, str]:
+    return series("orchestrator_llm_currency_info", values, **LOOP | labels, currency=name)
+
+
+def _ceiling(values: str = "5x200", **labels: str) -> tuple[str, str]:
+    return series("orchestrator_cost_ceiling_per_hour", values, **AGENT | labels)
+
+
+def _release(instance: str, version: str, at: str, runs: str, tokens: str) -> list[tuple[str, str]]:
+    """Return a process with one version of the agent, from its start on: the values of an hour in steps of 15 min."""
+    where = {"instance": instance}
+    return [
+        series("orchestrator_agent_info", f"{at}1x300", **AGENT, **where, version=version, definition="d1"),
+        series(
+            "orchestrator_runs_completed_total",
+            f"{at}{runs}",
+            **LOOP,
+            **where,
+            outcome="completed",
+            reason="none",
+        ),
+        series(
+            "orchestrator_llm_tokens_total", f"{at}{tokens}", **LOOP, **where, **_OPENAI, direction="input"
+        ),
+    ]
+
+
+COST_CASES = (
+    Case(
+        "CostCeilingExceeded",
+        "two processes together spend seven dollars an hour, and five are allowed",
+        [
+            _spent("0+60000x100"),
+            _spent("0+60000x100", instance=_BESIDE),
+            _currency(),
+            _currency(instance=_BESIDE),
+            _ceiling(),
+            _ceiling(instance=_BESIDE),
+        ],
+        "40m",
+        [firing("7.2", **AGENT, **_USD)],
+    ),
+    Case(
+        "CostCeilingExceeded",
+        "seven dollars an hour, of a process that restarts and is scraped every other minute",
+        [
+            _spent(restarted(240000)),
+            _currency(values=" _ ".join("1" * 31)),
+            _ceiling(" _ ".join("5" * 31)),
+        ],
+        "50m",
+        [firing("7.2", **AGENT, **_USD)],
+    ),
+    Case(
+        "CostCeilingExceeded",
+        "four dollars and four euros an hour are not eight of anything",
+        [
+            _spent("0+66000x100"),
+            _spent("0+66000x100", instance=_BESIDE),
+            _currency(),
+            _currency("EUR", instance=_BESIDE),
+            _ceiling(),
+        ],
+        "40m",
+    ),
+    Case(
+        "CostCeilingExceeded",
+        "another agent has the ceiling",
+        [_spent("0+600000x100"), _currency(), _ceiling(agent="other")],
+        "40m",
+    ),
+    Case("CostCeilingExceeded", "without a ceiling", [_spent("0+600000x100"), _currency()], "40m"),
+    Case(
+        "CostCeilingExceeded",
+        "a worker whose currency is gone, beside one that has it",
+        [_spent("0+60000x100"), _currency(values="0x200"), _currency("EUR"), _ceiling()],
+        "40m",
+    ),
+    Case(
+        "LLMRequestsUnpriced",
+        "a model that the price table lacks",
+        [series("orchestrator_llm_requests_unpriced_total", "0x5 3x60", **AGENT, **_OPENAI)],
+        "20m",
+        [firing("3", **AGENT, **_OPENAI)],
+    ),
+    Case(
+        "LLMRequestsUnpriced",
+        "every answer had a price within the hour",
+        [series("orchestrator_llm_requests_unpriced_total", "7x100", **AGENT, **_OPENAI)],
+        "80m",
+    ),
+    Case(
+        "TokenRateHigh",
+        "a new agent without any earlier day uses ten thousand tokens a second",
+        [series("orchestrator_llm_tokens_total", "0+600000x60", **_TOKENS)],
+        "30m",
+        [firing("10k", **LOOP)],
+    ),
+    Case(
+        "TokenRateHigh",
+        "a thousand tokens a second, of processes that restart",
+        [series("orchestrator_llm_tokens_total", restarted(120000), **_TOKENS)],
+        "40m",
+    ),
+    Case(
+        "ReleaseUsesMoreTokens",
+        "a new version uses twice as many, on another instance",
+        [
+            *_release("a:1", "1", "", "0+20x120", "0+20000x120"),
+            *_release("b:1", "2", "_x40 ", "0+20x80", "0+40000x80"),
+        ],
+        "11h30m",
+        [firing("2", **LOOP, version="2")],
+        "15m",
+    ),
+    Case(
+        "ReleaseUsesMoreTokens",
+        "a new version uses twice as many, after a restart of the same instance",
+        [
+            series("orchestrator_agent_info", "1x39 stale", **AGENT, version="1", definition="d1"),
+            series("orchestrator_agent_info", "_x40 1x80", **AGENT, version="2", definition="d2"),
+            ended("completed", "0+20x39 0+20x80"),
+            series(
+                "orchestrator_llm_tokens_total", "0+20000x39 0+40000x80", **LOOP, **_OPENAI, direction="input"
+            ),
+        ],
+        "12h",
+        [firing("2", **LOOP, version="2")],
+        "15m",
+    ),
+    Case(
+        "ReleaseUsesMoreTokens",
+        "a new version uses a tenth more",
+        [
+            *_release("a:1", "1", "", "0+20x120", "0+20000x120"),
+            *_release("b:1", "2", "_x40 ", "0+20x80", "0+22000x80"),
+        ],
+        "11h30m",
+        step="15m",
+    ),
+    Case(
+        "ReleaseUsesMoreTokens",
+        "the version before uses more than the new one",
+        [
+            *_release("a:1", "1", "", "0+20x120", "0+40000x120"),
+            *_release("b:1", "2", "_x40 ", "0+20x80", "0+20000x80"),
+        ],
+        "11h30m",
+        step="15m",
+    ),
+    Case(
+        "ReleaseUsesMoreTokens",
+        "a process with two versions counts for neither",
+        [
+            *_release("a:1", "1", "", "0+20x120", "0+20000x120"),
+            *_release("b:1", "2", "_x40 ", "0+20x80", "0+40000x80"),
+            series(
+                "orchestrator_agent_info", "_x40 1x80", **AGENT, instance="b:1", version="1", definition="d1"
+            ),
+        ],
+        "11h30m",
+        step="15m",
+    ),
+    Case(
+        "ReleaseUsesMoreTokens",
+        "the first version of an agent",
+        _release("a:1", "1", "", "0+20x120", "0+90000x120"),
+        "2h",
+        step="15m",
+    ),
+)
+
 RUN_CASES = (
     *OBJECTIVE_CASES,
+    *COST_CASES,
     Case(
         "RunStuck",
         "in a state for longer than one and a half times its limit",
@@ -796,6 +984,65 @@ RUN_CASES = (
         "three runs say nothing",
         [ended("completed", "0x20 1x40"), ended("budget_exceeded", "0x20 2x40", "time")],
         "45m",
+    ),
+    Case(
+        "NoAnswerRatioHigh",
+        "the model answers every run with empty text",
+        [ended("completed", "0x60"), ended("completed", "0+1x60", "empty_answer")],
+        "45m",
+        [firing("100%", **LOOP)],
+    ),
+    Case(
+        "NoAnswerRatioHigh",
+        "a third of the answers is cut, of processes that restart and are scraped every other minute",
+        [ended("completed", restarted(4)), ended("partial", restarted(2), "truncated")],
+        "50m",
+        [firing("33.33%", **LOOP)],
+    ),
+    Case(
+        "NoAnswerRatioHigh",
+        "one agent refuses everything beside a large one",
+        [
+            *(
+                series(
+                    "orchestrator_runs_completed_total",
+                    values,
+                    **LOOP | {"agent": "big"},
+                    outcome=outcome,
+                    reason=reason,
+                )
+                for outcome, reason, values in (
+                    ("completed", "none", "0+900x60"),
+                    ("partial", "refused", "0x60"),
+                )
+            ),
+            ended("completed", "0x60"),
+            ended("partial", "0+1x60", "refused"),
+        ],
+        "45m",
+        [firing("100%", **LOOP)],
+    ),
+    Case(
+        "NoAnswerRatioHigh",
+        "one empty answer in ten",
+        [ended("completed", "0+9x60"), ended("completed", "0+1x60", "empty_answer")],
+        "45m",
+    ),
+    Case(
+        "NoAnswerRatioHigh",
+        "answers that a limit cut short have an alert of their own",
+        [
+            ended("completed", "0+5x60"),
+            ended("partial", "0+5x60", "tokens"),
+            ended("partial", "0x60", "filtered"),
+        ],
+        "45m",
+    ),
+    Case(
+        "NoAnswerRatioHigh",
+        "failed runs have an alert of their own, and three answers say nothing",
+        [ended("failed", "0+5x60", "llm_error"), ended("completed", "0x40 3x20", "empty_answer")],
+        "50m",
     ),
     Case(
         "BudgetHeadroomLow",
@@ -1117,15 +1364,9 @@ def _target(identity: str, values: str, **labels: str) -> tuple[str, str]:
     return series("orchestrator_target_info", values, identity=identity, **labels)
 
 
-def series_of(name: str, values: str, **labels: str) -> tuple[str, str]:
+def series_of(name: str, values: str, /, **labels: str) -> tuple[str, str]:
     """Return a counter of telemetry about itself."""
     return series(f"orchestrator_{name}", values, **labels)
-
-
-def restarted(step: int) -> str:
-    """Return a counter of two processes, one after the other, that is scraped every other minute."""
-    life = " _ ".join(str(step * count) for count in range(1, 16))
-    return f"{life} _ {life}"
 
 
 def appends(less: str, edge: str, count: str = "0+100x60", **labels: str) -> list[tuple[str, str]]:
@@ -1321,6 +1562,25 @@ PROCESS_CASES = (
         "all are quick",
         spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **LOOP),
         "40m",
+    ),
+    Case(
+        "AbandonedWork",
+        "two hundred threads of one tool",
+        [series_of("abandoned_work", "200x40", **LOOP, kind="tool", name="crawl")],
+        "15m",
+        [firing_there("200", **LOOP, kind="tool", name="crawl")],
+    ),
+    Case(
+        "AbandonedWork",
+        "three calls that will end",
+        [series_of("abandoned_work", "3x40", **LOOP, kind="tool", name="crawl")],
+        "15m",
+    ),
+    Case(
+        "AbandonedWork",
+        "a process that restarts, with samples that are missing",
+        [series_of("abandoned_work", "200x5 _x7 0x30", **LOOP, kind="tool", name="crawl")],
+        "15m",
     ),
     Case(
         "ClockSkew",

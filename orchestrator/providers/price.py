@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.llm.port import Price
+from orchestrator.llm.port import UNKNOWN_CURRENCY, Price, currency_of
 
 _MILLION = 1_000_000
 _DATED = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
@@ -24,7 +24,7 @@ _PROVIDER = re.compile(r"[:/]")
 _LEAST_PRICES, _MOST_PRICES = 2, 4
 
 
-def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
+def price_table(per_million: Mapping[str, Sequence[float]], *, currency: str = "USD") -> Price:
     """Return the price function of the host's own table, in the currency of the table.
 
     A name also matches its versions with a date of the provider (`gpt-main` for `gpt-main-2026-05-01`), and no other
@@ -33,9 +33,10 @@ def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
     Args:
         per_million: Model -> price of a million tokens of input, of output and, if they differ, of cached input and of
             input that is written into the cache.
+        currency: Name of the currency, for metrics: costs in two currencies are never summed.
 
     Raises:
-        ConfigError: A price is invalid.
+        ConfigError: A price or the currency is invalid.
 
     Example:
         >>> price = price_table({"gpt-main": (2.0, 8.0, 0.5)})
@@ -54,7 +55,7 @@ def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
         counts = _counts(tokens)
         return sum(count * cost for count, cost in zip(counts, row, strict=True)) / _MILLION
 
-    return price
+    return _named(price, currency)
 
 
 def genai_prices(provider: str | None = None) -> Price:
@@ -87,6 +88,13 @@ def genai_prices(provider: str | None = None) -> Price:
                 return cost
         return None
 
+    return _named(price, "USD")
+
+
+def _named(price: Price, currency: str) -> Price:
+    vars(price)["currency"] = currency
+    if currency_of(price) == UNKNOWN_CURRENCY:
+        raise ConfigError(f"currency is {currency!r}; give a name of 1 to 12 letters, such as USD")
     return price
 
 

@@ -202,6 +202,12 @@ SCRAPED: tuple[Metric, ...] = (
         "machine agent",
         "Unix time at which the oldest active run started, without its waiting; absent without a run.",
     ),
+    _gauge(
+        "abandoned_work",
+        "machine agent kind name",
+        "Tools, models and other host code that ignored a cancellation, was abandoned, and still runs.",
+        kind=ABANDONED_KINDS,
+    ),
     # ---- engines of this process ----
     _gauge("runs_queued", "machine agent", "Runs that wait in a queue.", zero=True),
     _gauge("run_slots", "machine", "Maximum concurrent runs; absent without an engine."),
@@ -231,6 +237,22 @@ SCRAPED: tuple[Metric, ...] = (
         "machine_info",
         "machine version definition",
         "Definition of a machine in this process, by the first digits of its fingerprint; always 1.",
+    ),
+    _info(
+        "agent_info",
+        "agent version definition",
+        "Version of an agent in this process, `_several` if it has more than one, and the first digits of the "
+        "fingerprint of its graph; always 1, one row for each agent.",
+    ),
+    _info(
+        "llm_currency_info",
+        "machine agent currency",
+        "Currency of an agent's price table; always 1, absent without prices. Costs in two currencies cannot be added.",
+    ),
+    _gauge(
+        "cost_ceiling_per_hour",
+        "agent",
+        "Cost of an hour that the host accepts, in the currency of the price table; absent without a ceiling.",
     ),
     _gauge(
         "run_objective_seconds",
@@ -618,6 +640,20 @@ _OBSERVED: tuple[Metric, ...] = (
         "agent provider model",
         "Answers without usage from their server; they are not in llm_tokens_total, and limits count estimates.",
         LLMCall,
+    ),
+    counter(
+        "llm_cost_micros_total",
+        "machine agent provider model",
+        "Cost of requests in millionths of the currency of the price table, with the least cost of interrupted ones.",
+        LLMCall,
+        zero=False,  # of agents with prices
+    ),
+    counter(
+        "llm_requests_unpriced_total",
+        "agent provider model",
+        "Answers whose cost is unknown although the agent has prices; they are not in llm_cost_micros_total.",
+        LLMCall,
+        zero=False,  # of agents with prices
     ),
     counter(
         "state_tokens_total",

@@ -54,7 +54,9 @@ OTHER = "_other"
 UNREGISTERED = "_unregistered"
 UNKNOWN = "_unknown"
 NO_AGENT = "_none"
-"""Label value of runs without an agent."""
+"""Label value of runs without an agent, and of agents without a version."""
+SEVERAL = "_several"
+"""Label value of the version of an agent that has more than one in a process."""
 
 CAPS = {"machine": 16, "agent": 32, "tool": 64, "model": 16, "guard": 32, "backend": 8, "journal": 8}
 
@@ -149,6 +151,8 @@ class MachineNames:
     """(agent, state) -> its dwell limit in seconds."""
     run_seconds: dict[str, float] = field(default_factory=dict)
     """Agent -> maximum seconds of a run; the largest, if variants of an agent differ."""
+    currencies: dict[str, str] = field(default_factory=dict)
+    """Agent -> currency of its prices; without prices it is not here."""
     definitions: list[str] = field(default_factory=list)
     """Short fingerprints of the graphs of this name, at most MOST_DEFINITIONS, newest last."""
 
@@ -815,6 +819,10 @@ class Instruments:
         """Ages of the watched event loops in seconds; None for one that does not run."""
         self.objectives: dict[str, float] = {}
         """Agent -> seconds within which its runs should end."""
+        self.ceilings: dict[str, float] = {}
+        """Agent -> cost of an hour that the host accepts."""
+        self.versions: dict[str, dict[str, str]] = {}
+        """Agent -> version -> short fingerprint of its graph, newest last; not for agents beyond the cap."""
         self.heads = HeadGauges()
         self.stores: dict[tuple[str, str], Callable[[], int]] = {}
         """(backend, name of the store) -> its size in bytes."""
@@ -884,6 +892,21 @@ class Instruments:
             self.left.pop(next(iter(self.left)), None)
         return self.run(fact.graph, agent)
 
+    def has_prices(self, run: tuple[str, str]) -> bool:
+        """Return whether the agent of (machine, agent), as label values, has prices."""
+        names = self._machines.get(run[0])
+        return names is not None and run[1] in names.currencies
+
+    def learn_currency(self, run: tuple[str, str]) -> None:
+        """Note that requests of (machine, agent) have a cost: of an agent without prices the provider reports it."""
+        names = self._machines.get(run[0])
+        if names is not None:
+            names.currencies.setdefault(run[1], UNKNOWN)
+
+    def known_tool(self, name: str) -> str:
+        """Return the label value of a tool, or of other host code: only declared names are values."""
+        return name if name in self._tools else OTHER
+
     def tool(self, name: str) -> str:
         """Return the label value of a tool."""
         return self._tools.of(name)
@@ -907,6 +930,8 @@ class Instruments:
         *,
         agent: str = "",
         run_seconds: float | None = None,
+        version: str = "",
+        currency: str | None = None,
     ) -> None:
         """Create every series of these names at 0. `models` are (provider, model)."""
         names = self._machines.get(graph.name)
@@ -917,6 +942,13 @@ class Instruments:
             names = self._machines[graph.name] = MachineNames(graph.name, self._guards(CAPS["guard"]))
         label = self._agents.declare(agent) if agent else NO_AGENT
         names.learn(graph, label, run_seconds)
+        if agent and label != OTHER:
+            known_as = version if is_label(version) else NO_AGENT
+            found = self.versions.setdefault(label, {})
+            found.pop(known_as, None)
+            found[known_as] = graph.fingerprint[:12]
+        if currency is not None:
+            names.currencies[label] = currency
         self.meters.names_changed(names)
         known = {
             "machine": [names.name],
@@ -931,6 +963,9 @@ class Instruments:
         for provider, model in pairs or [("", "")]:
             self._precreate(known | ({"provider": [provider], "model": [model]} if model else {}))
         run = (names.name, label)
+        for provider, model in pairs if currency is not None else ():
+            self.counters["llm_cost_micros_total", *run, provider, model]
+            self.counters["llm_requests_unpriced_total", label, provider, model]
         for source, event, dest in sorted(names.edges):
             self.counters["transitions_total", *run, source, event, dest]
         for outcome, reasons in REASONS.items():

@@ -1067,7 +1067,8 @@ class TransitionLog:
             )
 
     def _abandoned(self, fact: WorkAbandoned) -> None:
-        self._now(fact).warning("work.abandoned", state=fact.state, kind=fact.kind, name=fact.name)
+        key = {"tool": "tool", "mcp": "tool", "model": "model"}.get(fact.kind, "hook")
+        self._now(fact).warning("work.abandoned", state=fact.state, operation=fact.kind, **{key: fact.name})
 
     def _table_rejected(self, fact: TableRejected) -> None:
         agent = {"agent": fact.agent} if fact.agent else {}

@@ -37,6 +37,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, core, values
 
 from orchestrator.errors import ConfigError, DeadlineExceeded, LimitReached
+from orchestrator.kernel.cancellation import abandoned_work
 from orchestrator.kernel.fact import (
     FAILURES,
     OPERATIONS,
@@ -80,6 +81,7 @@ from orchestrator.telemetry.catalogue import (
 )
 from orchestrator.telemetry.instrument import (
     OTHER,
+    SEVERAL,
     UNKNOWN,
     DurationHistogram,
     Engine,
@@ -93,6 +95,7 @@ from orchestrator.telemetry.instrument import (
 )
 from orchestrator.telemetry.log import LineCounts, Trace, span_of
 from orchestrator.version import __version__
+from orchestrator_guards.money import MICRO_UNITS
 
 # ---- gauges at a scrape ----
 
@@ -145,7 +148,12 @@ class LiveCollector:
             active[labels] = active.get(labels, 0) + 1
             entered.take(labels, entered_at)
             began.take((names.name, who), started_at)
+        left: Counter[tuple[str, ...]] = Counter(
+            (use.known(fact.graph).name, use.known_agent(fact.agent), fact.kind, use.known_tool(fact.name))
+            for fact in abandoned_work()
+        )
         return {
+            "abandoned_work": dict(left),
             "runs_active": active,
             "oldest_run_state_entered_timestamp_seconds": entered.values,
             "oldest_run_started_timestamp_seconds": began.values,
@@ -172,6 +180,7 @@ class LiveCollector:
     def _declared(self) -> dict[str, Values]:
         whole: Values = {}
         objectives: Values = {}
+        currencies: Values = {}
         limits: Values = {}
         definitions: Values = {}
         for names in self._use.machines():
@@ -181,12 +190,21 @@ class LiveCollector:
                 for agent in names.agents
                 if agent in self._use.objectives
             }
+            currencies |= {
+                (names.name, agent, currency): 1 for agent, currency in sorted(names.currencies.items())
+            }
             limits |= {(names.name, *where): seconds for where, seconds in sorted(names.dwell.items())}
             definitions |= {(names.name, __version__, one): 1 for one in names.definitions}
         return {
             "state_timeout_seconds": limits,
             "run_timeout_seconds": whole,
             "run_objective_seconds": objectives,
+            "agent_info": {
+                (agent, next(iter(found)) if len(found) == 1 else SEVERAL, [*found.values()][-1]): 1
+                for agent, found in sorted(self._use.versions.items())
+            },
+            "llm_currency_info": currencies,
+            "cost_ceiling_per_hour": {(agent,): ceiling for agent, ceiling in self._use.ceilings.items()},
             "machine_info": definitions,
         }
 
@@ -257,7 +275,7 @@ def family(name: str, values: Mapping[Any, float]) -> core.Metric:
 PERIOD = 1.0
 """Seconds between two writes."""
 
-_SUMS = {"runs_active", "runs_queued", "run_slots"}
+_SUMS = {"abandoned_work", "runs_active", "runs_queued", "run_slots"}
 _ABSENT = {"livemin": math.inf, "livesum": 0.0, "livemax": 0.0}
 """Value of a series that a process has no more: a series cannot be removed from a file."""
 
@@ -676,6 +694,13 @@ class WorkCounts:
     def _seldom(self, fact: LLMCall, run: tuple[str, str], model: tuple[str, str, str]) -> None:
         """Count the values that few answers have."""
         count, observe = self._count, self._use.histograms
+        if fact.cost is not None:
+            count["llm_cost_micros_total", run[0], *model].inc(round(fact.cost * MICRO_UNITS))
+            self._use.learn_currency(run)
+        elif fact.estimated_cost_micros:
+            count["llm_cost_micros_total", run[0], *model].inc(fact.estimated_cost_micros)
+        elif fact.outcome == "ok" and not fact.usage_unreported and self._use.has_prices(run):
+            count["llm_requests_unpriced_total", *model].inc()
         if fact.usage_unreported:
             count["llm_unreported_usage_total", *model].inc()
         if fact.first_token is not None:
@@ -736,15 +761,14 @@ class WorkCounts:
 ANSWERED = frozenset((Outcome.COMPLETED.value, Outcome.PARTIAL.value))
 
 
-def checked_objectives(objectives: Mapping[str, Any]) -> dict[str, float]:
-    """Return objectives that are numbers above 0. Raises ConfigError."""
-    for agent, seconds in objectives.items():
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+def checked_numbers(what: str, meaning: str, numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Return agent -> number above 0. Raises ConfigError, which calls the number `what` and says its `meaning`."""
+    for agent, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
             raise ConfigError(
-                f"the objective of agent {agent!r} is {seconds!r}; give the seconds within which its runs should end, "
-                "a number above 0"
+                f"the {what} of agent {agent!r} is {number!r}; give {meaning}, a number above 0"
             )
-    return dict(objectives)
+    return dict(numbers)
 
 
 class Metrics:
@@ -753,10 +777,11 @@ class Metrics:
     Undeclared names are counted under `_other`, `_unknown` or `_unregistered`. `exemplar` returns trace_id and
     span_id of the present span if it is sampled, else None; the durations of states, runs, requests and tools have it
     as exemplar. `objectives` is agent -> seconds within which its runs should end: the share of slower ones has an
-    alert, RunLatencyBudgetBurn.
+    alert, RunLatencyBudgetBurn. `cost_ceilings` is agent -> cost of an hour, of all processes together and in the
+    currency of its price table, above which CostCeilingExceeded fires.
 
     Raises:
-        ConfigError: An objective is not above 0.
+        ConfigError: An objective or a ceiling is not above 0.
 
     Example:
         >>> registry = CollectorRegistry()
@@ -772,10 +797,14 @@ class Metrics:
         *,
         exemplar: Trace | None = None,
         objectives: Mapping[str, float] | None = None,
+        cost_ceilings: Mapping[str, float] | None = None,
     ) -> None:
         self.registry = registry if registry is not None else prometheus_client.REGISTRY
         self._use = instruments_of(self.registry)
-        self._use.objectives |= checked_objectives(objectives or {})
+        within = "the seconds within which its runs should end"
+        self._use.objectives |= checked_numbers("objective", within, objectives or {})
+        per_hour = "the cost of an hour in the currency of its prices"
+        self._use.ceilings |= checked_numbers("cost ceiling", per_hour, cost_ceilings or {})
         self.live = self._use.live
         """The runs of this process, including those of other Metrics on this registry."""
         work = WorkCounts(self._use, exemplar)
@@ -818,19 +847,32 @@ class Metrics:
         backends: Iterable[str] = (),
         agent: str = "",
         run_seconds: float | None = None,
+        version: str = "",
+        currency: str | None = None,
     ) -> None:
         """Declare the names of later facts, so that every series exists at 0. A further call adds names.
 
         `models` is model -> provider, for several models. `guards` are guard names of verdicts in addition to those
         of the graph's edges. `agent` is the agent whose runs use the graph, "" for runs without one, and
-        `run_seconds` the maximum of its runs. Names beyond `labels.CAPS` become `_other`.
+        `run_seconds` the maximum of its runs, `version` its version, and `currency` that of its prices, None without
+        prices. Names beyond `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
             pairs.append((provider, model))
         with LOCK:
             register_again(self._use, self.registry)
-            self._use.declare(graph, tools, pairs, guards, backends, agent=agent, run_seconds=run_seconds)
+            self._use.declare(
+                graph,
+                tools,
+                pairs,
+                guards,
+                backends,
+                agent=agent,
+                run_seconds=run_seconds,
+                version=version,
+                currency=currency,
+            )
 
     def watch(self, engine: Engine) -> None:
         """Report the load of an engine at each scrape, until `unwatch` or until the engine is gone."""

@@ -43,7 +43,20 @@ NAMES_OF_OURS = (
     "model",
 )
 REASONED = frozenset(
-    (*NAMES_OF_OURS, "le", "version", "python", "identity", "metric", "label", "journal", "path")
+    (
+        *NAMES_OF_OURS,
+        "le",
+        "version",
+        "python",
+        "identity",
+        "currency",
+        "definition",
+        "name",
+        "metric",
+        "label",
+        "journal",
+        "path",
+    )
 )
 """Labels whose values are names of graphs, tools, models, versions and journals, or bounds."""
 
@@ -127,6 +140,8 @@ def recorded() -> dict[str, frozenset[str]]:
     """Return recorded names with their labels: their first part says which are left."""
     level = {
         "machine_agent": {"job", "machine", "agent"},
+        "machine_agent_currency": {"job", "machine", "agent", "currency"},
+        "machine_agent_version": {"job", "machine", "agent", "version"},
         "machine_agent_state": {"job", "machine", "agent", "state"},
     }
     return {

@@ -59,7 +59,7 @@ def run_cases(
     data = group("here", (alert_data(alert, profile) for alert in alerts), profile.interval)
     (folder / "alerts.yml").write_text(yaml({"groups": [data]}))
     groups = {"here": "alerts.yml"}
-    if any("machine_agent:" in alert.expr for alert in alerts):
+    if any(":orchestrator_" in alert.expr for alert in alerts):
         needed = [rule for rule in (*SLO, *SHARED) if any(rule.name in alert.expr for alert in alerts)]
         recorded = group("recorded", (recording_data(rule, profile) for rule in needed), profile.interval)
         (folder / "rules.yml").write_text(yaml({"groups": [recorded]}))
@@ -123,6 +123,7 @@ def test_the_pages_are_those_that_users_feel() -> None:
     assert critical == {
         "RunErrorBudgetBurn",
         "RunLatencyBudgetBurn",
+        "CostCeilingExceeded",
         "EventLoopBlocked",
         "RunStuck",
         "EngineStalled",
@@ -187,7 +188,11 @@ def test_a_spoilt_rule_is_noticed_by_its_cases(
 
 def test_every_rule_can_be_spoilt_in_more_than_one_way() -> None:
     ways = {alert.name: len(list(spoilt(alert))) for alert in ALERTS}
-    assert {name for name, number in ways.items() if number < 3} == {"MetricsAbsent", "Watchdog"}
+    assert {name for name, number in ways.items() if number < 3} == {
+        "CostCeilingExceeded",
+        "MetricsAbsent",
+        "Watchdog",
+    }
 
 
 def test_the_smoke_profile_has_the_same_expressions_thirty_times_as_fast() -> None:

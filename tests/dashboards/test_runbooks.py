@@ -27,6 +27,7 @@ from orchestrator.kernel.fact import (
     RunParked,
     RunStarted,
     ToolExecution,
+    WorkAbandoned,
 )
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.pack import shipped
@@ -62,6 +63,7 @@ FACTS: tuple[Fact, ...] = (
     OperationAttempt("loop", "r1", "llm", 3, "exhausted", "timeout"),
     LLMCall("loop", "r1", "think", 1, "gpt", "timeout", 60.0),
     ToolExecution("loop", "r1", 1, 0, "search", "error", 0.0),
+    WorkAbandoned("loop", "r1", "act", "tool", "search", 3.0),
     JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full", "/srv/journal.db"),
 )
 """A fact for each line that a runbook asks for, with everything that a line may have."""
@@ -151,13 +153,14 @@ def info_lines() -> dict[str, frozenset[str]]:
 
 
 def process_lines() -> dict[str, frozenset[str]]:
-    """Return the keys that the schema requires of the lines of a process."""
+    """Return the keys that the schema requires of the lines of a process, and of a line that no fact makes."""
     required = {
         rule["if"]["properties"]["msg"]["const"]: rule["then"]["required"]
         for rule in SCHEMA["allOf"]
         if "const" in rule["if"].get("properties", {}).get("msg", {})
     }
     kinds = SCHEMA["$defs"]["is_process_line"]["properties"]["msg"]["enum"]
+    kinds = [*kinds, "cost.unknown"]
     return {kind: frozenset((*SCHEMA["required"], *required.get(kind, ()))) for kind in kinds}
 
 

@@ -33,6 +33,8 @@ def most_series(
         "version": 1,
         "python": 1,
         "identity": 1,
+        "currency": 1,
+        "name": tools + 1,
         "definition": MOST_DEFINITIONS,
         "journal": 1,
         "path": 1,

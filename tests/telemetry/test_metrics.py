@@ -37,6 +37,7 @@ from orchestrator.kernel.fact import (
     RunStarted,
     ToolExecution,
     Transition,
+    WorkAbandoned,
 )
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import HeadCount, HeadCounts
@@ -182,10 +183,13 @@ class Stored:
         return HeadCounts("1f2e3d4c", (HeadCount("loop", "", "parked", "approval", 1, 1.0),))
 
 
-def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
+def test_every_metric_is_exposed_under_its_name_type_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     board = Board(declared=False)
-    Metrics(board.registry, objectives={"_none": 60.0})
-    board.metrics.declare(LOOP, ["search"], "gpt", backends=["memory"], run_seconds=900.0)
+    left = WorkAbandoned("loop", "r1", "act", "tool", "search", 1.0)
+    monkeypatch.setattr("orchestrator.telemetry.metrics.abandoned_work", lambda: [left])
+    Metrics(board.registry, objectives={"_none": 60.0}, cost_ceilings={"_none": 5.0})
+    board.metrics.declare(LOOP, ["search"], "gpt", backends=["memory"], run_seconds=900.0, currency="USD")
+    board.metrics.declare(LOOP, agent="support", version="1")
     board.metrics.watch_loop(lambda: 0.25)
     board.metrics.measure_store("sqlite", "here", lambda: 1)
     journal = Stored()

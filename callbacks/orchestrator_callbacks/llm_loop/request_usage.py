@@ -220,10 +220,13 @@ def _input(run: LoopRun) -> int:
     return ctx.context.tokens + input_bound(ctx.messages[known:], offers)
 
 
-def charge_interrupted(run: LoopRun, seconds: float | None, arrived: int) -> None:
-    """Add the range of the run's request, of whose answer `arrived` tokens came in, to its usage: see `interrupted`."""
+def charge_interrupted(run: LoopRun, seconds: float | None, arrived: int) -> int:
+    """Add the range of the run's request, of whose answer `arrived` tokens came in, to its usage: see `interrupted`.
+
+    Return its least cost in millionths.
+    """
     ctx, price = run.ctx, pricing(run)
-    ctx.spent.usage = ctx.spent.usage + interrupted(
+    charged = interrupted(
         Usage(_input(run), arrived),
         seconds,
         price,
@@ -231,6 +234,8 @@ def charge_interrupted(run: LoopRun, seconds: float | None, arrived: int) -> Non
         rate=ctx.spent.fastest_rate,
         largest=ctx.spent.largest_cost,
     )
+    ctx.spent.usage = ctx.spent.usage + charged
+    return charged.cost_micros or 0
 
 
 def lost_output(params: Any, largest: int, price: Pricing) -> int:

@@ -276,11 +276,7 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     def tried(one: RetryAttempt) -> None:
         tries.append(one)
         if one.outcome != "ok":
-            if one.kind == "timeout" and was_sent(one.error):
-                elapsed = route.in_flight(deps.clock.monotonic())
-                partial = len(getattr(one.error, "partial", ""))
-                charge_interrupted(run, elapsed, approximate_tokens(partial))
-            _report_failure(run, one, deltas, route)
+            _report_failure(run, one, deltas, route, _charge_timeout(run, one, route))
         route.since = None
 
     def complete(request: Request) -> Awaitable[Response]:
@@ -301,12 +297,12 @@ async def _tried(run: LoopRun, request: Request) -> Response:
         # Interrupted by a limit: the model hung, and the run was not cancelled.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
         earlier = sum(one.seconds + one.delay for one in tries)
-        now = deps.clock.monotonic()
+        now, charged = deps.clock.monotonic(), 0
         if run.interruption is not None:  # else another process resumes the run and charges it there
             arrived = 0 if deltas is None else approximate_tokens(deltas.arrived)
-            charge_interrupted(run, route.in_flight(now), arrived)
+            charged = charge_interrupted(run, route.in_flight(now), arrived)
         seconds = max(0.0, now - started - earlier)
-        _report_call(run, "timeout" if cut else "cancelled", seconds, deltas, route)
+        _report_call(run, "timeout" if cut else "cancelled", seconds, deltas, route, charged=charged)
         raise
     except Exception as error:
         ctx.fault = "llm_error"
@@ -324,6 +320,14 @@ async def _tried(run: LoopRun, request: Request) -> Response:
         ctx.spent.fastest_rate = max(ctx.spent.fastest_rate, round(response.usage.output_tokens / active, 3))
     _report_call(run, "ok", seconds, deltas, route, response)
     return response.encodable()
+
+
+def _charge_timeout(run: LoopRun, one: RetryAttempt, route: Route) -> int:
+    """Add the range of an attempt that timed out to the usage; return its least cost in millionths, 0 for others."""
+    if one.kind != "timeout" or not was_sent(one.error):
+        return 0
+    elapsed = route.in_flight(run.deps.clock.monotonic())
+    return charge_interrupted(run, elapsed, approximate_tokens(len(getattr(one.error, "partial", ""))))
 
 
 def was_sent(error: Exception | None) -> bool:
@@ -367,8 +371,11 @@ def _with_retries_left(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
     return replace(policy, attempts=min(policy.attempts, left + 1))
 
 
-def _report_failure(run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None, route: Route) -> None:
-    _report_call(run, one.kind or "other", one.seconds, deltas, route, wait=one.delay, error=one.error)
+def _report_failure(
+    run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None, route: Route, charged: int
+) -> None:
+    kind = one.kind or "other"
+    _report_call(run, kind, one.seconds, deltas, route, wait=one.delay, error=one.error, charged=charged)
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
         if deltas is not None:
@@ -386,8 +393,12 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     response: Response | None = None,
     wait: float = 0.0,
     error: Exception | None = None,
+    charged: int = 0,
 ) -> None:
-    """Record and publish one attempt. `wait` is the seconds until the next one."""
+    """Record and publish one attempt.
+
+    `wait` is the seconds until the next one, `charged` the least cost of an interrupted one.
+    """
     model, queued = route.model, route.queued
     route.model = route.queued = None  # for the next one
     if queued:
@@ -396,6 +407,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     if LLMCall not in run.writes.observed_kinds:
         return
     usage = usage_with_cost(run, response) if response and response.usage is not None else NO_USAGE
+    if response and response.usage is None:
+        charged = usage_with_cost(run, response).cost_micros or 0
     limit, used = run.ctx.context.limit, None
     if limit and response and response.usage is not None:
         used = (usage.input_tokens + usage.output_tokens) / limit
@@ -424,6 +437,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             queued=queued,
             usage_unreported=response is not None and response.usage is None,
             error=error,
+            estimated_cost_micros=charged,
         )
     )
 

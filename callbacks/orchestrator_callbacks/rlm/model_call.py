@@ -348,6 +348,16 @@ def _range(
     )
 
 
+def _charge_timeout(run: ModeRun, pricing: Pricing, request: Request, one: RetryAttempt, route: Route) -> int:
+    """Add the range of an attempt that timed out to the budget; return its least cost in millionths, 0 for others."""
+    if one.kind != "timeout" or not was_sent(one.error):
+        return 0
+    elapsed = route.in_flight(run.deps.clock.monotonic())
+    charged = _range(run, pricing, request, elapsed, getattr(one.error, "partial", ""))
+    run.deps.budget.add(charged)
+    return charged.cost_micros or 0
+
+
 async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Request) -> Response:
     """Call a model and publish each attempt. Raises the last error.
 
@@ -359,10 +369,10 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
     def tried(one: RetryAttempt) -> None:
         tries.append(one)
         if one.outcome != "ok":
-            if one.kind == "timeout" and was_sent(one.error):
-                elapsed, partial = route.in_flight(deps.clock.monotonic()), getattr(one.error, "partial", "")
-                deps.budget.add(_range(run, pricing, request, elapsed, partial))
-            _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay, error=one.error)
+            kind, least = one.kind or "other", _charge_timeout(run, pricing, request, one, route)
+            _publish_call(
+                run, kind, one.seconds, route, wait=one.delay, error=one.error, estimated_cost=least
+            )
             outcome = "retry" if one.outcome == "retry" else "exhausted"
             run.emit(
                 OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay)
@@ -384,8 +394,11 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
         earlier = sum(one.seconds + one.delay for one in tries)
-        seconds = max(0.0, deps.clock.monotonic() - began - earlier)
-        _publish_call(run, "timeout" if cut else "cancelled", seconds, route)
+        now = deps.clock.monotonic()
+        seconds = max(0.0, now - began - earlier)
+        stopped = run.interruption is not None  # then `paid` charges the same
+        least = _range(run, pricing, request, route.in_flight(now)).cost_micros or 0 if stopped else 0
+        _publish_call(run, "timeout" if cut else "cancelled", seconds, route, estimated_cost=least)
         raise
     except Exception:
         run.ctx.fault = "llm_error"
@@ -404,7 +417,9 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
             rate = round(usage.output_tokens / active, 3)
             run.ctx.fastest_rate = max(run.ctx.fastest_rate, rate)
     answer: Response = replace(response.encodable(), usage=usage)
-    _publish_call(run, "ok", seconds, route, answer, usage=None if response.usage is None else usage)
+    reported = response.usage is not None
+    least = 0 if reported else usage.cost_micros or 0
+    _publish_call(run, "ok", seconds, route, answer, usage=usage if reported else None, estimated_cost=least)
     ctx = run.ctx
     ctx.fault = None
     ctx.largest_answer = max(ctx.largest_answer, usage.output_tokens)
@@ -440,8 +455,12 @@ def _publish_call(
     usage: Usage | None = NO_USAGE,
     wait: float = 0.0,
     error: Exception | None = None,
+    estimated_cost: int = 0,
 ) -> None:
-    """Record and publish one attempt. `usage` is as reported; `wait` is the seconds until the next one."""
+    """Record and publish one attempt.
+
+    `usage` is as reported; `wait` is the seconds until the next one; `estimated_cost` is in millionths.
+    """
     unreported_usage, usage = usage is None, usage or NO_USAGE
     model, queued = route.take()
     seconds = max(0.0, seconds - queued) if queued else seconds
@@ -467,5 +486,6 @@ def _publish_call(
             queued=queued,
             usage_unreported=unreported_usage,
             error=error,
+            estimated_cost_micros=estimated_cost,
         )
     )

@@ -33,6 +33,7 @@ from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
+from orchestrator.llm.port import currency_of
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.child_run import RunScope
 from orchestrator.runtime.service.evicted_runs import EvictedRun, EvictedRuns, RunEvicted
@@ -208,6 +209,8 @@ class RunService(Generic[R]):
                     agent=self.identity.name,
                     guards=guards,
                     run_seconds=max_seconds or None,
+                    version=self.identity.version,
+                    currency=None if self.runtime.price is None else currency_of(self.runtime.price),
                     **about,
                 )
             elif tell is not None:

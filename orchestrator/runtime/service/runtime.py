@@ -39,7 +39,7 @@ class Runtime:
             notebooks only the latter; `()` means none.
         clock: Clock, for tests; the clock of the system if None.
         migrations: Functions that migrate runs of older graphs to the graph of their agent.
-        price: Price table of the models: `price(model, usage)` in USD.
+        price: Price table of the models: `price(model, usage)`, in one currency (`price_table(…, currency="USD")`).
         evict_after: Seconds that a run waits for a person in memory; then it is evicted, which requires a durable
             journal. 0 never evicts a run. An evicted run is only in its journal, as parked, without task, context, deps
             and lease. Its caller still waits: `run`, `stream` or the handle of an engine returns the result, whichever
