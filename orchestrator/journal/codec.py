@@ -292,7 +292,9 @@ def plain(value: object) -> object:
     if isinstance(value, _SEQUENCES):
         return list(value)
     if isinstance(value, _SETS):
-        return sorted(value, key=repr)  # the order of a set differs between processes
+        return (
+            sorted(value, key=repr) if len(value) > 1 else list(value)
+        )  # the order differs between processes
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -313,11 +315,16 @@ def encoded_append(drafts: Sequence[Draft]) -> tuple[str, bytes]:
     if len(drafts) == 1:
         kind, body = drafts[0]
         return _joined((kind,)), encoded(kind, body)
-    kinds, bodies = zip(*drafts, strict=True)
+    kinds: list[str] = []
+    bodies: list[Any] = []
+    for kind, body in drafts:  # `zip` takes longer
+        kinds.append(kind)
+        bodies.append(body)
+    joined = _joined(tuple(kinds))
     try:
-        return _joined(kinds), orjson.dumps(bodies, plain)
+        return joined, orjson.dumps(bodies, plain)
     except TypeError:  # `encoded` raises the error that names the kind
-        return _joined(kinds), b"[%s]" % b",".join([encoded(kind, body) for kind, body in drafts])
+        return joined, b"[%s]" % b",".join([encoded(kind, body) for kind, body in drafts])
 
 
 @functools.lru_cache(maxsize=1_000)

@@ -85,9 +85,11 @@ class _Run:
 
     def head(self) -> RunHead:
         """Return the head; rows since the last call are decoded for it."""
-        for _, kinds, body in self.rows[self.known :]:
-            self.change = self.change.then(head_change(drafts_of(kinds, body)))
-        self.known = len(self.rows)
+        if self.known < len(self.rows):
+            for _, kinds, body in self.rows[self.known :]:
+                self.change = self.change.then(head_change(drafts_of(kinds, body)))
+            self.known = len(self.rows)
+            self.take(self.change.identity)
         state, since = self.change.state or ("", None)
         tokens, cost = self.change.total
         return RunHead(
@@ -188,7 +190,7 @@ class MemoryJournal:
             agent=str(body.get("agent") or ""),
             agent_version=str(body.get("agent_version") or ""),
             tags=dict(body.get("tags") or {}) or NO_TAGS,
-            rows=[(1, kinds, bytes(memoryview(line)))],
+            rows=[(1, kinds, b"".join((line, b"")))],
         )
         if (talk := body.get("conversation_id")) is not None:
             self._talks.setdefault(talk, {})[run_id] = None
@@ -218,16 +220,17 @@ class MemoryJournal:
             self._blobs.update(blobs)
             run.blobs.update(blobs)
         # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
-        run.rows.append((lease.epoch, kinds, bytes(memoryview(body))))
-        run.count += len(drafts)
-        lease.seq += len(drafts)
+        run.rows.append((lease.epoch, kinds, b"".join((body, b""))))
+        count = len(drafts)
+        run.count += count
+        lease.seq += count
         run.updated_at = self._now()
         if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
-        if "resumed" in kinds or "migrated" in kinds or b'"fingerprint":' in body:
+        if "resumed" in kinds or "migrated" in kinds:
             run.take(head_change(drafts).identity)
-        was = run.status
-        run.status, run.reason, _, _ = status_after(*drafts[-1])
+        was, (kind, last) = run.status, drafts[-1]
+        run.status, run.reason, _, _ = status_after(kind, last)
         if run.status == ENDED:
             self._let_go(run)
         elif was == ENDED:
