@@ -155,6 +155,7 @@ class MemoryJournal:
 
     backend = "memory"
     shared = False
+    durable = False
 
     def __init__(self, *, ended: int = 1_000, now: Callable[[], float] = time.time) -> None:
         self._runs: dict[str, _Run] = {}

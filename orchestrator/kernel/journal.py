@@ -207,9 +207,10 @@ class Pending(asyncio.Future[T]):
 class JournalWriter(Protocol):
     """The part of a journal that a driver writes to.
 
-    A journal whose `create` and `release` never wait may set `at_once = True`. Then no cancellation can interrupt
-    them, and the driver makes no task to shield them. Methods raise the subclasses of `JournalError` in `errors`
-    (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and RunUnknown.
+    A journal whose `create` and `release` never wait may set `at_once = True`. Then no cancellation can interrupt them,
+    and the driver makes no task to shield them. A journal that makes nothing durable sets `durable = False`: its writes
+    are not timed, and only those that fail are published (`JournalWrite`). Methods raise the subclasses of
+    `JournalError` in `errors` (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and RunUnknown.
     """
 
     backend: str

@@ -154,6 +154,8 @@ class Writer:
         self._codec = codec
         self._is_watched = JournalWrite in report.observed
         """Whether an observer receives the facts about writes."""
+        self._is_timed = self._is_watched and getattr(journal, "durable", True)
+        """Whether it also receives those about writes that succeed: only of a journal that makes records durable."""
         self._at_once = bool(getattr(journal, "at_once", False))
         self._head: Callable[[str], Awaitable[RunHead]] | None = (
             None if self._at_once else getattr(journal, "head", None)
@@ -234,7 +236,7 @@ class Writer:
             raise
         if waiting is not None:
             return self._appended(run, waiting, drafts, began)
-        if self._is_watched:
+        if self._is_timed:
             self._publish_write(run, len(drafts), began, "ok")
         if control.follower is not None:
             self._followed(run, lease, drafts)
@@ -262,7 +264,8 @@ class Writer:
         except BaseException as error:
             self._lost(run, len(drafts), began, error)
             raise
-        self._publish_write(run, len(drafts), began, "ok")
+        if self._is_timed:
+            self._publish_write(run, len(drafts), began, "ok")
         if lease is not None:
             self._followed(run, lease, drafts)
         return late

@@ -681,7 +681,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "journal_write_duration_seconds",
         "backend operation",
         _JOURNAL,
-        "Time until records were durable.",
+        "Time until records were durable. A journal in memory makes none durable: its writes are not counted.",
         JournalWrite,
         operation=("append", "snapshot"),
     ),

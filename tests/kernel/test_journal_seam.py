@@ -162,14 +162,27 @@ async def test_an_error_that_reaches_the_caller_leaves_nothing_folded() -> None:
     assert durable(journal) == a.facts.path == ["start", "did"]
 
 
-async def test_each_append_is_told() -> None:
-    a = rig(journal=CountingJournal())
+async def test_each_append_that_makes_records_durable_is_told() -> None:
+    journal = CountingJournal()
+    journal.durable = True
+    a = rig(journal=journal)
     await a.driver.drive(a.run)
     writes = a.facts.of(JournalWrite)
     assert [(w.backend, w.operation, w.records, w.outcome) for w in writes] == [
         ("memory", "append", 1, "ok"),
         ("memory", "append", 2, "ok"),
         ("memory", "append", 1, "ok"),
+    ]
+
+
+async def test_no_append_to_a_journal_that_makes_nothing_durable_is_told_unless_it_fails() -> None:
+    a = rig(journal=MemoryJournal())
+    await a.driver.drive(a.run)
+    assert a.facts.of(JournalWrite) == []
+    b = rig(journal=BrokenJournal(3, JournalError("not plain data")))
+    await b.driver.drive(b.run)
+    assert [(w.backend, w.operation, w.outcome) for w in b.facts.of(JournalWrite)] == [
+        ("memory", "append", "other")
     ]
 
 
