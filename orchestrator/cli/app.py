@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from orchestrator.cli.exit import EPILOG, Options
-from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
+from orchestrator.cli.lazy_group import CommandEntry, LazyGroup, convert_late
 from orchestrator.cli.output import say
 from orchestrator.version import __version__
 
@@ -72,7 +72,7 @@ app = typer.Typer(
 @functools.cache
 def program() -> Any:
     """Return the whole command line, built once for each process."""
-    return get_command(app)
+    return convert_late(get_command(app))
 
 
 def execute(arguments: Sequence[str], options: Options) -> int:

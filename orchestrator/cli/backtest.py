@@ -19,9 +19,9 @@ from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import check_picture, save_picture, say, say_json, say_more, shown
+from orchestrator.cli.runs.export import FORMAT
 from orchestrator.cli.runs.listing import FilterOptions
 from orchestrator.cli.runs.phrase import many, seconds_in, span, table
-from orchestrator.cli.runs.record import FORMAT
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError

@@ -37,12 +37,12 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.program import dropped
 from orchestrator.runtime.service.runtime import Runtime
-from orchestrator.settings import Settings, build
 from orchestrator.tools.spec import ToolSpec, as_tool
 
 if TYPE_CHECKING:
     from orchestrator.providers.mcp import McpServer
     from orchestrator.providers.mcp.options import ServerEntry
+    from orchestrator.settings import Settings
 
 T = TypeVar("T")
 
@@ -143,6 +143,8 @@ class Launch:
         Unless `keep` is False, its runs store the launch, so that they can be resumed with the same parts.
         Raises ConfigError or OSError.
         """
+        from orchestrator.settings import build
+
         async with AsyncExitStack() as stack:
             if (close := getattr(parts.model.llm, "aclose", None)) is not None:
                 stack.push_async_callback(close)
@@ -187,6 +189,7 @@ def limited(llm: LLM, settings: Settings) -> LLM:
     if not settings.rate_limit:
         return llm
     from orchestrator.providers.limiter import RateLimit, RateLimitedModel
+    from orchestrator.settings import build
 
     return RateLimitedModel(llm, build(RateLimit, settings.rate_limit, "rate_limit"))
 

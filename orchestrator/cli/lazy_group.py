@@ -2,11 +2,16 @@
 
 The options of a command stand beside its body, whose module imports what the body needs. The list of a group, for its
 help and for completion, comes from a table.
+
+typer converts each value with pydantic, which takes longer to import than most commands take to run. A value that this
+conversion would not change is not converted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -52,6 +57,53 @@ class LazyGroup(TyperGroup):
                 holder = typer.Typer(rich_markup_mode=None, add_completion=False)
                 holder.command(name, epilog=entry.epilog)(found)
                 found = get_command(holder)
-            self.commands[name] = found
+            self.commands[name] = convert_late(found)
             self._loaded.add(name)
         return self.commands[name]
+
+
+@dataclass(frozen=True, slots=True)
+class LateConversion:
+    """The conversion of the values of one parameter."""
+
+    conversion: Callable[[], Any]
+    """Returns the conversion by typer, and imports pydantic."""
+
+    def __call__(self) -> LateConversion:
+        """Return itself, in place of the method of typer that returns a conversion."""
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value that the command receives. Raises typer.BadParameter."""
+        about, several = param.type_descriptor, param.multiple or param.nargs == -1
+        parse, kind = about.parameter_info.parser, type(value)
+        if value is None:
+            return () if several else None
+        if ctx.get_parameter_source(param.name).name == "DEFAULT":
+            if kind is about.annotation or value in (about.choices or ()):
+                return value
+        elif parse is not None and not several:
+            with suppress(ValueError):  # typer reports it
+                return parse(value)
+        elif parse is None and kind is str and value.isascii():
+            choices = [one for one in about.choices or () if type(one) is str]
+            if about.annotation is str or value in choices:
+                return value
+        return self.conversion().coerce(value, param=param, ctx=ctx)
+
+
+def convert_late(command: Any) -> Any:
+    """Return a command, or a group with its commands, whose parameters convert only the values that need it."""
+    parameters = command.get_params
+
+    def get_params(context: Any) -> list[Any]:
+        found: list[Any] = parameters(context)
+        for parameter in found:
+            if not isinstance(parameter.get_runtime_param, LateConversion):
+                parameter.get_runtime_param = LateConversion(parameter.get_runtime_param)
+        return found
+
+    command.get_params = get_params
+    for one in getattr(command, "commands", {}).values():
+        convert_late(one)
+    return command

@@ -15,7 +15,6 @@ from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError, GraphError
 from orchestrator.files.bounded import read_file, read_stream
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.settings import build
 
 
 def decoded_text(text: str, what: str) -> str:
@@ -115,6 +114,8 @@ def limits_from(pairs: Iterable[str], base: Mapping[str, Any]) -> Limits:
                 raise ConfigError(
                     f"limit {name}: {shown(value, 80)!r} is not JSON ({_fault(error)})"
                 ) from error
+    from orchestrator.settings import build  # imports pydantic, which `--help` does without
+
     return build(Limits, members, "limits")
 
 

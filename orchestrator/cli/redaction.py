@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
-
 _SECRET = re.compile(r"(?:key|secret|password|token)$", re.IGNORECASE)
 _USER_INFO = re.compile(r":/{1,2}[^/@\s]+@")  # a Path turns two slashes into one
 _QUERY = re.compile(r"(https?:/{1,2}[^?\s]*\?)\S+", re.IGNORECASE)
@@ -18,6 +16,8 @@ def redacted(name: str, value: object) -> object:
 
     Values of secret type or name are replaced, and the user, the password and the query of addresses.
     """
+    from pydantic import SecretStr  # loaded with the settings
+
     if isinstance(value, SecretStr) or (value is not None and _SECRET.search(name)):
         return _REDACTED
     if not isinstance(value, str):

@@ -3,8 +3,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import orchestrator
 from orchestrator.cli import app
 from orchestrator.cli.app import COMPLETION
-from orchestrator.cli.lazy_group import LazyGroup
+from orchestrator.cli.lazy_group import LateConversion, LazyGroup
 
 Cli = Callable[..., Any]
 
@@ -99,6 +100,45 @@ def test_a_command_that_keeps_no_log_loads_none(folder: Path) -> None:
     )
     status, *loaded = done.stderr.split()
     assert (status, "orchestrator.telemetry.log" in loaded, "structlog" in loaded) == ("0", True, False)
+
+
+VALUES = ("", "text", "é", "\udcff", "3", "-1", "none", "true", "/no/such/file", "postgresql://host/db")
+
+
+def test_a_value_that_is_not_converted_is_the_one_that_typer_returns() -> None:
+    """The default and several texts, for each parameter of each command."""
+    several = 0
+    for command in _commands(app.program()):
+        context = command.context_class(command)
+        for parameter in command.get_params(context):
+            values = (*VALUES, *(parameter.type_descriptor.choices or ()))
+            texts = [(value,) if parameter.multiple or parameter.nargs == -1 else value for value in values]
+            default = parameter.get_default(context)
+            for source, value in (("DEFAULT", default), *(("COMMANDLINE", text) for text in texts)):
+                context.set_parameter_source(parameter.name, SimpleNamespace(name=source))
+                ours = parameter.get_runtime_param()
+                assert isinstance(ours, LateConversion)
+                read = [_read(one, value, parameter, context) for one in (ours, ours.conversion())]
+                assert read[0] == read[1], (command.name, parameter.name, source, value)
+                several += 1
+    assert several > 1_000
+
+
+def _commands(command: Any) -> Iterator[Any]:
+    yield command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _commands(command.load(name) if isinstance(command, LazyGroup) else one)
+
+
+def _read(conversion: Any, value: object, parameter: Any, context: Any) -> object:
+    """Return the value that the command receives, or the text of the error; nothing is () or None or []."""
+    try:
+        read = conversion.coerce(value, param=parameter, ctx=context)
+        return None if read in ((), []) else (type(read), read)
+    except Exception as error:
+        if (said := getattr(error, "format_message", None)) is None:
+            raise
+        return said()
 
 
 def test_a_command_changes_nothing_for_the_next_one_of_the_same_process(cli: Cli) -> None:

@@ -11,8 +11,8 @@ group = LazyGroup(
         "show": CommandEntry(
             "runs.show:show", "Show a run: state, questions, path, times, tokens, decisions."
         ),
-        "events": CommandEntry("runs.record:events", "Print the records of a run, one a line."),
-        "export": CommandEntry("runs.record:export", "Print a run as JSON, without the content of messages."),
+        "events": CommandEntry("runs.events:events", "Print the records of a run, one a line."),
+        "export": CommandEntry("runs.export:export", "Print a run as JSON, without the content of messages."),
         "replay": CommandEntry(
             "runs.replay:replay", "Execute a run again on its recorded answers and results."
         ),
