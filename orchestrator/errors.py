@@ -27,6 +27,7 @@ OrchestratorError
     ├── OtherGraph          the stored run belongs to another version of its graph
     ├── OtherAgent          the stored run belongs to an agent of another name
     ├── LLMError            a model call failed, classified by ErrorKind
+    ├── ToolRaised          an exception of a tool ended the run, by the choice of the tool or the limits
     ├── CompletionError     the model's final answer stayed unusable
     ├── LimitReached        a guard refused in a state that can only fail
     ├── JournalError        a record could not be made durable, or cannot be trusted
@@ -327,6 +328,18 @@ class CompletionError(RunError):
     def __init__(self, issue: str, attempts: int) -> None:
         super().__init__(f"no usable final answer after {attempts} retries: {issue}; {see_guide('agents')}")
         self.issue, self.attempts = issue, attempts
+
+
+class ToolRaised(RunError):
+    """An exception of a tool ended the run, as the tool's `errors` or `Limits.on_tool_error` demands.
+
+    `tool` is its name, `kind` the class of the exception, `where` the file and line in the tool. `__cause__` is the
+    exception, in the process of the call.
+    """
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(str(error))
+        self.tool, self.kind, self.where = error.tool, error.type, error.where
 
 
 class LimitReached(RunError):

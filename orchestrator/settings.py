@@ -132,7 +132,8 @@ def _first(error: ValidationError, *section: str) -> str:
 
 
 _FOREIGN = frozenset(
-    f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST", "COMMAND")
+    f"ORCHESTRATOR_{name}"
+    for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "ON_TOOL_ERROR", "TRUST", "COMMAND")
 )
 """Variables that are not settings and that no file sets: switches of the test kit, the trust of the command line, and
 the mark of a program that a run started."""

@@ -78,6 +78,7 @@ ENVIRONMENT = {
     "OPENAI_API_KEY": "sk-of-the-user",
     "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
     "ORCHESTRATOR_CHECK_PURITY": "0",
+    "ORCHESTRATOR_ON_TOOL_ERROR": "return",
     "ORCHESTRATOR_JOURNAL": "/none/journal.db",
     "ORCHESTRATOR_LIMITS__MAX_ITERATIONS": "1",
     "ORCHESTRATOR_LOG_LEVEL": "error",

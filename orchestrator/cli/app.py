@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from orchestrator.cli.exit import EPILOG, Options
+from orchestrator.cli.exit import EPILOG, GIVEN, Options
 from orchestrator.cli.lazy_group import CommandEntry, LazyGroup, convert_late
 from orchestrator.cli.output import say
 from orchestrator.version import __version__
@@ -99,7 +99,10 @@ def options_of_all(
     context: typer.Context,
     *,
     traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error came from instead of one sentence.")
+        bool,
+        typer.Option(
+            "--traceback", help="Show where errors, also those of tools, came from instead of one sentence."
+        ),
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -107,4 +110,6 @@ def options_of_all(
 ) -> None:
     """Store the options before the name of the command."""
     del version
-    context.ensure_object(Options).traceback = traceback
+    given = context.ensure_object(Options)
+    given.traceback = traceback
+    GIVEN.set(given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -21,7 +22,10 @@ class Options:
     """Options before the name of the command."""
 
     traceback: bool = False
-    """Whether an error ends the process with its traceback instead of one sentence."""
+    """Whether an error ends the process with its traceback instead of one sentence, and those of tools are printed."""
+
+
+GIVEN: ContextVar[Options] = ContextVar("options before the name of the command")
 
 
 class Exit(IntEnum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -30,22 +30,31 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.cli import keyboard
 from orchestrator.cli import option as given
-from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.exit import EXIT_CODES, GIVEN, Exit, Options
 from orchestrator.cli.launch import Launch, LoadedParts, ServerOptions, in_folder, prompt_messages
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.loop import on_signal, run_async
-from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, say_more, shown
+from orchestrator.cli.output import (
+    complain,
+    complain_more,
+    json_text,
+    log_stream,
+    say,
+    say_json,
+    say_more,
+    shown,
+)
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.question import TYPED, answer_typed
 from orchestrator.cli.runs.store import OpenStore, journal_file
-from orchestrator.cli.screen import Screen
+from orchestrator.cli.screen import Screen, error_of
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists, RunUnknown
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
-from orchestrator.kernel.fact import Fact, Observer, RunParked, RunStarted, Transition
+from orchestrator.kernel.fact import Fact, Observer, RunParked, RunStarted, ToolError, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.live_event import ModelRequestRetried, RunEvent, TextDelta, ToolProgress
@@ -62,6 +71,7 @@ from orchestrator.runtime.service.arguments import check_run_id
 from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
+from orchestrator.tools.tool_error import traceback_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +223,20 @@ def print_result(result: Result, totals: str | None, *, shown_already: bool = Fa
             say(f"\n{shown(text, 100_000)}")
         reason = "" if result.reason == "none" else f" ({result.reason})"
         say(f"\noutcome: {result.outcome}{reason}; {totals}")
+    complain_of_tools(result.tool_errors)
     if (fault := note_of(result)) is not None:
         complain(fault)
+
+
+def complain_of_tools(errors: Sequence[ToolError]) -> None:
+    """Print the exceptions of tools on standard error: a line for each kind, with --traceback where each came from."""
+    if GIVEN.get(Options()).traceback:
+        for error in errors:
+            complain(shown(str(error), 600))
+            complain_more("traceback", f"\n{traceback_of(error)}")
+        return
+    for text, count in Counter(map(str, errors)).items():
+        complain(shown(f"{text}{f' ×{count}' if count > 1 else ''}", 600))
 
 
 @contextmanager
@@ -245,6 +267,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "usage": result.usage.as_json(),
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
+        "tool_errors": [{"tool": one.tool, **one.as_record()} for one in result.tool_errors],
         "messages": [message.to_openai() for message in result.messages],
         "transitions": [transition_json(one) for one in result.transitions],
     }
@@ -489,7 +512,8 @@ class TextPrinter:
                 say(f"    tool {shown(event.tool, keep='')}: {shown(event.text, 200)}")
             case ToolFinished():
                 size = f"{len(event.result):,} characters"
-                say(f"    tool {shown(event.tool, keep='')}: {event.outcome}, {size}, {event.seconds:.3f} s")
+                outcome = event.outcome if event.error is None else error_of(event.error)
+                say(f"    tool {shown(event.tool, keep='')}: {outcome}, {size}, {event.seconds:.3f} s")
             case RunFinished():
                 self._close()
 

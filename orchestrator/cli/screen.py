@@ -22,6 +22,7 @@ from orchestrator.kernel.fact import (
     RunCompleted,
     RunParked,
     RunStarted,
+    ToolError,
     ToolExecution,
     Transition,
 )
@@ -172,11 +173,18 @@ def line_of(fact: Fact) -> str:
         case ToolExecution():
             cut = ", cut" if fact.cut else ""
             size = f"{fact.result_chars:,} characters{cut}"
-            return f"    tool {shown(fact.tool, keep='')}: {fact.outcome}, {size}, {fact.seconds:.3f} s"
+            outcome = fact.outcome if fact.error is None else error_of(fact.error)
+            return f"    tool {shown(fact.tool, keep='')}: {outcome}, {size}, {fact.seconds:.3f} s"
         case EventFailed():
             why = type(fact.error).__name__ if fact.error else fact.reason
             return f"    {fact.reason} in {fact.state}: {why}"
     return _progress_of(fact)
+
+
+def error_of(error: ToolError) -> str:
+    """Return the outcome of a call that raised, with type, message and place of the exception."""
+    at = f" at {error.where}" if error.where else ""
+    return shown(f"error {error.type}{at}: {error.message}", 300, keep="")
 
 
 def _progress_of(fact: Fact) -> str:

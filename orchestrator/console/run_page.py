@@ -405,7 +405,9 @@ def _meta(entry: TranscriptEntry) -> str:
     if entry.done is not None:
         seconds = float(entry.done.get("seconds") or 0.0)
         outcome = str(entry.done.get("outcome", ""))
-        return f"{seconds * 1e3:,.0f} ms" if outcome == "ok" else f"{outcome}, {seconds * 1e3:,.0f} ms"
+        error = entry.done.get("error") or {}  # its message is content, and the result of the call has it
+        told = " ".join(filter(None, (outcome, error.get("type"), error.get("where"))))
+        return f"{seconds * 1e3:,.0f} ms" if outcome == "ok" else f"{told}, {seconds * 1e3:,.0f} ms"
     return ""
 
 

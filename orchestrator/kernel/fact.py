@@ -11,7 +11,7 @@ observer a call has one comparison more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import partial
@@ -190,6 +190,36 @@ class LLMCall:
     """Least cost of an attempt without usage (interrupted, or not reported), in millionths of the currency."""
 
 
+@value(frozen=True, slots=True)
+class ToolError:
+    """An exception that a tool raised: what it was, and where in the code of the tool."""
+
+    tool: str
+    type: str
+    """Name of the class of the exception."""
+    message: str
+    """Its text without probable secrets, at most 2,000 characters. It can have contents, so no log line has it."""
+    where: str = ""
+    """File and line of the innermost frame in the file of the tool, as `shop.py:12`; "" if it has none."""
+    bug: bool = False
+    """True if exceptions of this class are a fault of the code (`orchestrator.tools.tool_error.BUGS`)."""
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    """The exception with its traceback; None in another process than that of the call."""
+
+    def __str__(self) -> str:
+        at = self.where and f" ({self.where})"
+        return f"tool {self.tool} raised {self.type}: {self.message}{at}"
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the error as a member of a record; `of_record` is the reverse."""
+        return {"type": self.type, "message": self.message, "where": self.where, "bug": self.bug}
+
+    @classmethod
+    def of_record(cls, tool: str, body: Mapping[str, Any]) -> Self:
+        """Return the error of a record."""
+        return cls(tool, str(body["type"]), str(body["message"]), str(body["where"]), bool(body["bug"]))
+
+
 @fact(frozen=True, slots=True)
 class ToolExecution:
     """One tool call, by (iteration, position). `queued` has the seconds of waiting for a slot; `seconds` has not."""
@@ -209,6 +239,8 @@ class ToolExecution:
     cut: bool = False
     at: float = 0.0
     """Start of the tool (epoch seconds), after its wait for a slot; 0 if no tool ran or the time is unknown."""
+    error: ToolError | None = None
+    """The exception that the tool raised, if the outcome is `error`."""
 
 
 @fact(frozen=True, slots=True)

@@ -89,6 +89,8 @@ def error_body(failure: EventFailed) -> dict[str, Any]:
 
 def raised_at(error: BaseException | None) -> str | None:
     """Return file and line of the innermost frame of an error, or None if it was never raised."""
+    if isinstance(error, errors.ToolRaised):
+        return error.where or None
     trace = None if error is None else error.__traceback__
     if trace is None:
         return None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.kernel.fact import ToolError
 from orchestrator.llm import live_event
 from orchestrator.llm.live_event import (
     RunEvent,
@@ -126,6 +127,8 @@ class ToolFinished(RunEvent):
     result: str = ""
     """The text that the model reads."""
     seconds: float = 0.0
+    error: ToolError | None = None
+    """The exception of the tool, if the outcome is `error`: type, message, file and line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

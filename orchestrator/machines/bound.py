@@ -43,6 +43,10 @@ ON_TRUNCATED = ("accept", "retry")
 """Handling of free text that the output limit cut: end the run with it, or ask for a shorter answer."""
 
 
+ON_TOOL_ERROR = ("return", "raise_bugs", "raise")
+"""Handling of an exception of a tool: the model reads it; it also ends the run if it is a bug; it always does."""
+
+
 def unknown_word(name: str, value: object, words: Sequence[str]) -> str | None:
     """Return an error text if a setting is not one of the allowed words, else None."""
     return None if value in words else f"{name} is {value!r}; it must be one of: {', '.join(words)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.errors import JournalError, LLMError, StateTimeout
+from orchestrator.errors import JournalError, LLMError, StateTimeout, ToolRaised
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 
@@ -12,6 +12,7 @@ _ERRORS: tuple[tuple[type[Exception], str], ...] = (
     (StateTimeout, "state_timeout"),
     (JournalError, "journal_error"),
     (LLMError, "llm_error"),
+    (ToolRaised, "tool_error"),
 )
 
 _EVENTS = {

@@ -58,6 +58,7 @@ from orchestrator.kernel.fact import (
     RunParked,
     RunStarted,
     TableRejected,
+    ToolError,
     ToolExecution,
     Transition,
     WorkAbandoned,
@@ -617,8 +618,13 @@ def fingerprint(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not cost the log line
         text = ""
+    return text_fingerprint(type(error).__name__, text)
+
+
+def text_fingerprint(kind: str, text: str) -> str:
+    """Return `fingerprint` of an error of which only class and text are known."""
     text = _NUMBER.sub("0", scrub(text))
-    return hashlib.sha256(f"{type(error).__name__}:{text}".encode(errors="replace")).hexdigest()[:12]
+    return hashlib.sha256(f"{kind}:{text}".encode(errors="replace")).hexdigest()[:12]
 
 
 def error_code(error: BaseException) -> str | None:
@@ -1051,8 +1057,17 @@ class TransitionLog:
             queued_s=micros(fact.queued),
             result_chars=fact.result_chars,
             cut=fact.cut,
+            **({} if fact.error is None else self._tool_error(fact.error)),
             **self._span(),
         )
+
+    def _tool_error(self, error: ToolError) -> dict[str, Any]:
+        return {
+            "error_type": error.type,
+            "error_fingerprint": text_fingerprint(error.type, error.message),
+            **({"where": error.where} if error.where else {}),
+            **({"error_text": error.message} if self.error_text else {}),
+        }
 
     def _journal(self, fact: JournalWrite) -> None:
         if fact.outcome != "ok":

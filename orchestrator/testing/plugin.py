@@ -1,14 +1,16 @@
-"""The pytest plugin: coverage of graphs, a clock to move, no real models, guards without side effects.
+"""The pytest plugin: coverage of graphs, a clock to move, no real models, pure guards, tools without bugs.
 
 pytest loads it in every project that has this package installed. Unless its options and fixtures are used it imports
-nothing, and only enables the check of guards (`orchestrator.kernel.purity`).
+nothing, and only enables the check of guards (`orchestrator.kernel.purity`) and of tools
+(`orchestrator.tools.tool_error`).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
 CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
 """The variable of `kernel.purity`, which is not imported for it."""
 
+ON_TOOL_ERROR = "ORCHESTRATOR_ON_TOOL_ERROR"
+"""The variable of `tools.tool_error`, which is not imported for it."""
+
 _SEEN: pytest.StashKey[dict[str, CoverageTally]] = pytest.StashKey()
 """Fingerprint -> coverage of that graph by all tests of this process."""
+_TOOL_ERROR = "orchestrator.tools.tool_error"
 _SENT = "orchestrator_graph_coverage"
 """Key under which an xdist worker sends its share to the controller."""
 
@@ -60,6 +66,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="bool",
         default=True,
     )
+    parser.addini(
+        "orchestrator_on_tool_error",
+        "raise_bugs (default): a KeyError, NameError or the like in a tool ends its run and fails the test; raise: "
+        f"every exception of a tool does; return: the model reads it; {ON_TOOL_ERROR} in the environment overrides it",
+        default="raise_bugs",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,16 +79,35 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SEEN] = {}
     if config.getini("orchestrator_check_purity") and CHECK_PURITY not in os.environ:
         _set(config, CHECK_PURITY)
+    if ON_TOOL_ERROR not in os.environ:
+        _set(config, ON_TOOL_ERROR, str(config.getini("orchestrator_on_tool_error")))
     chosen = config.getoption("--no-real-models")
     configured = config.getini("orchestrator_no_real_models") and NO_REAL_MODELS not in os.environ
     if chosen or configured:
         _set(config, NO_REAL_MODELS)
 
 
-def _set(config: pytest.Config, variable: str) -> None:
+def _set(config: pytest.Config, variable: str, value: str = "1") -> None:
     patch = pytest.MonkeyPatch()
-    patch.setenv(variable, "1")
+    patch.setenv(variable, value)
     config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
+    """Fail a test in which a bug of a tool ended a run, and show the tracebacks of tools in a test that failed."""
+    before = sys.modules.get(_TOOL_ERROR)
+    if before is not None:
+        before.RAISED.clear()
+        before.ENDED.clear()
+    outcome = yield
+    after = sys.modules.get(_TOOL_ERROR)
+    if after is None or not after.RAISED:
+        return
+    item.add_report_section("call", "errors of tools", "\n".join(map(after.traceback_of, after.RAISED)))
+    if after.ENDED and outcome.excinfo is None:
+        why = f"{after.ENDED[0]}; a test that wants this says Limits(on_tool_error='return')"
+        outcome.force_exception(pytest.fail.Exception(why, pytrace=False))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 from orchestrator.errors import ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.cancellation import TimeLimitPassed
+from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, ToolCall, described, encodable, returned_parts
@@ -73,6 +74,8 @@ class ToolResult:
     """Content parts for the model if the tool returned any; `content` then describes them."""
     returned: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     """`description_of` a value that cannot be shown (`result_unreadable`)."""
+    error: ToolError | None = field(default=None, compare=False, repr=False)
+    """The exception that the tool raised (`error`)."""
 
     @property
     def is_error(self) -> bool:

@@ -152,6 +152,13 @@ Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
 Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
 """How the no-progress guard counts a repeated call."""
 
+OnToolError: TypeAlias = Literal["return", "raise_bugs", "raise"]
+"""What an exception of a tool does besides being the result of its call.
+
+`return`: nothing, the model reads it and the run continues. `raise_bugs`: the run ends if the exception is one of
+`orchestrator.tools.tool_error.BUGS`. `raise`: the run ends.
+"""
+
 ApprovalRule: TypeAlias = Callable[[dict[str, Any]], bool | Verdict]
 """Decides from the canonical arguments of a call whether a person must approve it: True, or a Verdict that is not ok.
 
@@ -210,6 +217,8 @@ class ToolSpec(Generic[DepsT_contra]):
     """Maximum concurrent calls of this tool over all runs; 0 leaves only the limit of the turn."""
     retries: int = 2
     """Consecutive turns in which a ModelRetry of this tool asks the model to try again; the next one is an error."""
+    errors: OnToolError | None = None
+    """Whether an exception of this tool ends the run. None means `Limits.on_tool_error`."""
     kind: str = field(default="tool", repr=False)
     """Its kind in metrics and dumps of abandoned work: `tool`, or `mcp` for a tool of an MCP server."""
     read: Read = field(default=_by_schema, repr=False)
@@ -285,6 +294,7 @@ def tool(
     plain_text: bool = False,
     max_concurrency: int = 0,
     retries: int = 2,
+    errors: OnToolError | None = None,
 ) -> ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -311,6 +321,7 @@ def tool(
         plain_text=False            bool: a failure is also recognised from the text of a result
         max_concurrency=0           concurrent calls (int) over all runs; 0 leaves only the limit of the turn
         retries=2                   consecutive ModelRetry (int) that ask the model again; 0: each one is an error
+        errors=None                 "raise_bugs" or "raise": an exception ends the run; "return": the model reads it
     """
     for option in options.keys() - set(_OPTIONS):
         close = difflib.get_close_matches(option, _OPTIONS, n=1)
@@ -372,9 +383,14 @@ def _refuse(name: str, faults: Sequence[str]) -> None:
 def _option_faults(spec: ToolSpec) -> list[str]:
     """Return the faults in the fields of a tool, as sentences."""
     faults: list[str] = []
-    for option, known in (("effect", Effect), ("progress", Progress)):
-        if (value := getattr(spec, option)) not in get_args(known):
-            faults.append(f"{option} is {value!r}; possible: {', '.join(map(repr, get_args(known)))}")
+    words = {
+        "effect": get_args(Effect),
+        "progress": get_args(Progress),
+        "errors": (*get_args(OnToolError), None),
+    }
+    for option, known in words.items():
+        if (value := getattr(spec, option)) not in known:
+            faults.append(f"{option} is {value!r}; possible: {', '.join(map(repr, known))}")
     rule: object = spec.approval
     if not isinstance(rule, bool) and (not callable(rule) or _is_async(rule)):
         faults.append(f"approval is {rule!r}; possible: True, False, or a plain function of the arguments")
@@ -400,8 +416,8 @@ class _Signature(NamedTuple):
     """The parameters that the model fills, with resolved annotations."""
 
 
-def _function(target: object) -> object:
-    """Return the innermost function of `target`; string annotations are resolved in its globals."""
+def function_of(target: object) -> object:
+    """Return the innermost function of a callable: its file is the tool's own, its globals resolve annotations."""
     while True:
         if isinstance(target, functools.partial):  # first: since Python 3.14 a partial counts as a routine
             target = target.func
@@ -413,7 +429,7 @@ def _function(target: object) -> object:
 
 def _name_and_text(target: object) -> tuple[str, str]:
     """Return name and docstring of a function, or of the class of an object with `__call__`."""
-    function = _function(target)
+    function = function_of(target)
     named = function if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target)
     return getattr(named, "__name__", ""), function.__doc__ or named.__doc__ or ""
 
@@ -431,7 +447,7 @@ def _signature(target: object, name: str) -> _Signature:
     # The host sets the keywords of a partial (a key, a tenant): the model neither sees nor sets them.
     bound = target.keywords if isinstance(target, functools.partial) else {}
     given = [p for p in inspect.signature(target).parameters.values() if p.name not in bound]
-    parameters = _resolved(given, _function(target), name)
+    parameters = _resolved(given, function_of(target), name)
     takes_context = bool(parameters) and _is_context(parameters[0].annotation)
     return _Signature(takes_context, tuple(parameters[takes_context:]))
 

@@ -46,9 +46,11 @@ from orchestrator.tools.result import (
     no_json_form,
     shown_result,
     unreadable_text,
+    why_of,
 )
 from orchestrator.tools.sampling import UntimedSampler
 from orchestrator.tools.spec import DepsT, ToolContext, ToolFunction, ToolSpec, as_tool, parse_arguments
+from orchestrator.tools.tool_error import tool_error
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -344,7 +346,7 @@ class ToolSet:
             restarts = TimeLimit()
             bound = (self._narrowed(context_for(call, position), spec, restarts, total),)
         outcome: ToolOutcome = "ok"
-        abandoned, needs, returned, before = False, None, None, _cancels()
+        abandoned, needs, returned, raised, before = False, None, None, None, _cancels()
         value: object = None
         shown = _NOTHING
         try:
@@ -368,6 +370,8 @@ class ToolSet:
             outcome, content = failure_of(error, may_retry=may_retry)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
             needs = error if isinstance(error, PersonNeeded) else None
+            if outcome == "error" and needs is None:
+                raised = tool_error(spec, error, why_of(error))
             if isinstance(error, ResultUnreadable) and error.result is not None:
                 returned = description_of(error.result)
         else:
@@ -395,6 +399,7 @@ class ToolSet:
             needs,
             shown.parts,
             returned,
+            raised,
         )
 
     def _narrowed(

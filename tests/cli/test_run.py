@@ -94,6 +94,7 @@ def test_json_is_one_object_with_everything(cli: Cli) -> None:
         "usage",
         "verdict",
         "error",
+        "tool_errors",
         "messages",
         "transitions",
     ]

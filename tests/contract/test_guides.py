@@ -80,6 +80,7 @@ import orchestrator, prometheus_client, rich.traceback, starlette.applications, 
 
 for name in orchestrator.__all__:
     getattr(orchestrator, name)
+os.environ.pop("ORCHESTRATOR_ON_TOOL_ERROR", None)  # of the pytest plugin; the reader of a guide has none
 gc.freeze()  # or each process would walk through all that is loaded, and copy it
 for folder in map(pathlib.Path, sys.argv[1:]):
     if os.fork() == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.kernel.purity import CHECK_PURITY
+from orchestrator.tools.tool_error import ON_TOOL_ERROR
 from tests import environment
 from tests.hermetic import EMPTY
 
@@ -18,7 +19,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_environment_has_what_is_kept_and_new_folders() -> None:
-    own = {CHECK_PURITY, "HOME", "TMPDIR", "PYTEST_CURRENT_TEST", "PYTEST_DEBUG_TEMPROOT", "PYTEST_VERSION"}
+    own = {
+        CHECK_PURITY,
+        ON_TOOL_ERROR,
+        "HOME",
+        "TMPDIR",
+        "PYTEST_CURRENT_TEST",
+        "PYTEST_DEBUG_TEMPROOT",
+        "PYTEST_VERSION",
+    }
     names = {name for name in os.environ if not environment.KEPT.fullmatch(name)}
     assert {name for name in names if not name.startswith("TEST_USER_")} - environment.FIXED.keys() <= own
     assert Path.home() != Path(environment.of_user("HOME") or "/")

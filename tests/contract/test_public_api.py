@@ -70,6 +70,7 @@ NAMESPACES = {
     },
     "events": {
         "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
+        "ToolError",
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
         "RunRecovered", "RolledBack", "TableRejected", "WorkAbandoned", "Fact", "Observer", "FinishReason",
         "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.kernel.purity import CHECK_PURITY
+from orchestrator.tools.tool_error import ON_TOOL_ERROR
 
 
 def test_that_leaves_a_process_and_files() -> None:
@@ -21,6 +22,6 @@ def test_that_leaves_a_process_and_files() -> None:
 def test_that_fails_where_it_sees_a_setting_of_the_user() -> None:
     names = ("_KEY", "_PROXY", "ORCHESTRATOR_", "OTEL_", "PROMETHEUS_", "COLOR", "COLUMNS", "PG", "GIT_DIR")
     seen = [name for name in os.environ if any(part in name.upper() for part in names)]
-    assert [name for name in seen if not name.startswith("TEST_USER_")] == [CHECK_PURITY]
+    assert [name for name in seen if not name.startswith("TEST_USER_")] == [CHECK_PURITY, ON_TOOL_ERROR]
     assert os.environ[CHECK_PURITY] != "0"
     assert not [*Path.home().iterdir()]

@@ -19,6 +19,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.scripted import call
 from orchestrator.testing import plugin
+from orchestrator.tools.tool_error import ON_TOOL_ERROR
 from orchestrator_guards import Verdict
 from tests.runtime.stage import agent
 
@@ -129,3 +130,4 @@ def test_bind_takes_the_option() -> None:
     assert guard is may_continue
     assert step.conditions[0].function is not may_continue
     assert plugin.CHECK_PURITY == CHECK_PURITY
+    assert plugin.ON_TOOL_ERROR == ON_TOOL_ERROR

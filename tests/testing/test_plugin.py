@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.model_guard import NO_REAL_MODELS
+from orchestrator.testing import plugin
 from orchestrator.testing.coverage import CoverageShare, GraphCoverage
 
 pytest_plugins = ["pytester"]  # allowed in a test module, unlike in a conftest that is not the root's
@@ -215,6 +216,74 @@ def test_the_switch_is_put_back_when_the_session_ends(project: pytest.Pytester) 
     project.makepyfile(f"import os\ndef test_set(): assert os.environ[{NO_REAL_MODELS!r}] == '1'")
     run(project, "--no-real-models").assert_outcomes(passed=1)
     assert NO_REAL_MODELS not in os.environ
+
+
+# ---- errors of tools ----
+
+BROKEN = """
+from orchestrator import Agent, Limits, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
+
+
+@tool(effect="pure")
+def refund(order: str) -> str:
+    "Refund an order."
+    return {}[order]
+
+
+@tool(effect="pure")
+def refuse(order: str) -> str:
+    "Refuse."
+    raise ValueError("no refund after 30 days")
+
+
+def run(called, **options):
+    llm = ScriptedLLM([[ToolCall("1", called.name, '{"order": "A1"}')], "Done."])
+    return Agent(llm, tools=[called], observers=(), **options).run_sync("Refund A1.")
+
+
+def test_that_looks_at_nothing():
+    run(refund)
+
+
+def test_that_looks_at_the_output():
+    assert run(refund).output == "Done."
+
+
+def test_that_wants_the_model_to_read_it():
+    assert run(refund, limits=Limits(on_tool_error="return")).output == "Done."
+
+
+def test_an_answer_for_the_model():
+    assert run(refuse).output == "Done."
+
+
+def test_that_fails_for_another_reason():
+    assert run(refuse).output == "Refunded."
+"""
+
+
+@pytest.mark.parametrize(
+    ("ini", "passed", "failed"),
+    [("", 2, 3), ("return", 4, 1), ("raise", 1, 4)],
+    ids=["default", "return", "raise"],
+)
+def test_a_bug_of_a_tool_fails_its_test_and_each_failed_test_shows_the_tracebacks_of_tools(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, ini: str, passed: int, failed: int
+) -> None:
+    monkeypatch.delenv(plugin.ON_TOOL_ERROR)
+    project.makepyfile(test_broken=BROKEN)
+    if ini:
+        project.makeini(f"[pytest]\norchestrator_on_tool_error = {ini}")
+    result = project.runpytest_subprocess("-p", "orchestrator.testing.plugin")
+    result.assert_outcomes(passed=passed, failed=failed)
+    shown = result.stdout.str()
+    assert 'raise ValueError("no refund after 30 days")' in shown
+    assert "tool_set.py" not in shown
+    if ini != "return":
+        place = "tool refund raised KeyError: 'A1' (test_broken.py:8)"
+        assert f"{place}; a test that wants this says Limits(on_tool_error='return')" in shown
+        assert "return {}[order]" in shown
 
 
 # ---- in projects that do not ask for it ----

@@ -48,6 +48,8 @@ from orchestrator_guards import (
 from orchestrator_guards.evaluation import Row, given, row_of
 from orchestrator_guards.progress import Policy
 
+KEPT_ERRORS: Final = 100
+"""Exceptions of tools that a run keeps beside its records, for its result."""
 _LONGEST = 300
 _DIGITS: Final = 12
 _DIGESTS: Final[WeakKeyDictionary[ToolSpec, str]] = WeakKeyDictionary()
@@ -464,8 +466,12 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["cut"] = True
     if result.parts:
         body["parts"] = result.parts
-    if result.returned is not None:
-        body["returned"] = result.returned
+    if result.outcome != "ok":
+        if result.returned is not None:
+            body["returned"] = result.returned
+        if result.error is not None:
+            body["error"] = result.error.as_record()
+            ctx.tool_errors = (*ctx.tool_errors, result.error)[-KEPT_ERRORS:]
     if result.whole is not None:
         body["whole"] = run.store(result.whole.encode())
     if call is not announced and call != announced:

@@ -107,6 +107,7 @@ def show(
             "time in each state": _times(story),
             "usage": _usage(story),
             "tool calls": _calls(found),
+            "errors of tools": _tool_errors(story),
             "agent calls": call_table(stored_calls(story.context)),
             "people": _participants(found),
             "sub-agents": _tree(tree_of_runs),
@@ -219,6 +220,15 @@ def _calls(found: RunOverview) -> list[str]:
     )
 
 
+def _tool_errors(story: Story) -> Iterator[str]:
+    """Yield the last exceptions of tools, with the key of their calls."""
+    raised = [call for call in story.calls.values() if call.error is not None]
+    if len(raised) > _MOST_ERRORS:
+        yield f"  {len(raised) - _MOST_ERRORS:,} earlier ones"
+    for call in raised[-_MOST_ERRORS:]:
+        yield shown(f"  {call.key} {call.error}", 600, keep="")
+
+
 def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
     """Return calls, outcomes and seconds of each tool and effect. Only a run with an owner has running calls."""
     grouped: dict[tuple[str, str], Counter[str]] = {}
@@ -320,6 +330,11 @@ def _plain(found: RunOverview) -> dict[str, Any]:
         "models": dict(story.models),
         "agent_calls": [call_json(one) for one in stored_calls(story.context)],
         "tools": calls_json(story, owned=found.head.owner is not None),
+        "tool_errors": [
+            {"key": call.key, "tool": call.tool, **call.error.as_record()}
+            for call in story.calls.values()
+            if call.error is not None
+        ],
         "people": [
             {"record": kind}
             | {name: one for name, one in body.items() if name not in ("content", "arguments", "context")}
@@ -333,6 +348,8 @@ def _plain(found: RunOverview) -> dict[str, Any]:
 
 MOST_LINES = 30
 """Most lines of a drawing; a note replaces the middle of a longer one."""
+_MOST_ERRORS = 10
+"""Most exceptions of tools that are listed; --json has all."""
 _WIDTH = 110
 _INDENT = "  "
 _WORTH_SAYING = 0.0005

@@ -9,7 +9,14 @@ from typing import Literal
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import GRACE
-from orchestrator.machines.bound import ON_TRUNCATED, ON_UNKNOWN_COST, by_name, out_of_range, unknown_word
+from orchestrator.machines.bound import (
+    ON_TOOL_ERROR,
+    ON_TRUNCATED,
+    ON_UNKNOWN_COST,
+    by_name,
+    out_of_range,
+    unknown_word,
+)
 from orchestrator_guards import tool_key
 from orchestrator_guards.money import limit_micros
 
@@ -66,6 +73,15 @@ class Limits:
     `accept`: the run ends as partial (truncated) with that text. `retry`: the model is asked for a shorter answer while
     completion retries are left. An answer with an `output_type` is requested again in either case.
     """
+    on_tool_error: Literal["return", "raise_bugs", "raise"] | None = field(
+        default=None, metadata={"fingerprint": None}
+    )
+    """Handling of an exception of a tool that does not say it itself (`@tool(errors=…)`).
+
+    `return`: the model reads it and the run continues. `raise_bugs`: an exception that is a fault of the code, such as
+    a KeyError or a NameError, also ends the run as failed (tool_error). `raise`: every exception does. None is
+    `return`, and `raise_bugs` in tests, where the pytest plugin sets ORCHESTRATOR_ON_TOOL_ERROR.
+    """
     max_restarts: int = 0
     restart_stall_threshold: int = 2
     """Repetitions without progress after which the loop restarts, while restarts are left."""
@@ -113,6 +129,10 @@ def _misfits(limits: Limits) -> Iterator[str]:
     if fault := unknown_word("on_unknown_cost", limits.on_unknown_cost, ON_UNKNOWN_COST):
         yield fault
     if fault := unknown_word("on_truncated", limits.on_truncated, ON_TRUNCATED):
+        yield fault
+    if limits.on_tool_error is not None and (
+        fault := unknown_word("on_tool_error", limits.on_tool_error, ON_TOOL_ERROR)
+    ):
         yield fault
 
 

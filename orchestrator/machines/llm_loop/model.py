@@ -219,6 +219,8 @@ class LoopContext:
     decision: TurnDecision | None = field(default=None, metadata={"fingerprint": None})
     """The decision of a hook for the edge that it chose; the guard of the edge reads it. Not stored in any record."""
     output: Any = None
+    tool_errors: tuple[Any, ...] = field(default=(), metadata={"fingerprint": None})
+    """The last exceptions of tools, each a `ToolError`; restored from the records of their calls."""
     fault: str | None = None
     """Reason of a failure, set at the place of the error if that is more specific than the error's type."""
     degraded: bool = False

@@ -19,7 +19,7 @@ from orchestrator.errors import (
     RunRejected,
     RunStopped,
 )
-from orchestrator.kernel.fact import Transition
+from orchestrator.kernel.fact import ToolError, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.llm.message import FinishReason, Message, Response, Usage
@@ -153,6 +153,8 @@ class Result(Generic[OutputT_co]):
     """The refusal that ended the run, if any: ok, guard, observed, limit, detail."""
     error: Exception | None = None
     """The first error, also of a run that completed in spite of it."""
+    tool_errors: tuple[ToolError, ...] = ()
+    """The last 100 exceptions of its tools, in order: the model has read them as results."""
     finish_reason: FinishReason | None = None
     """Why the model ended its last answer; None without an answer, and if the vendor gave no reason."""
     vendor_finish_reason: str | None = None
@@ -186,6 +188,7 @@ def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
         transitions=tuple(path),
         verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
         error=run.error,
+        tool_errors=ctx.tool_errors,
         finish_reason=answer.finish,
         vendor_finish_reason=answer.finish_reason,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
@@ -20,6 +21,7 @@ from orchestrator.runtime.service.resume_plan import unclear
 from orchestrator.tools.result import NoSuchResult, ToolResult, description_of, stored_json
 from orchestrator_callbacks.llm_loop import answer, memory
 from orchestrator_callbacks.llm_loop.admission import (
+    KEPT_ERRORS,
     UNDECIDED,
     close_turn,
     effective_call,
@@ -40,7 +42,7 @@ def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopCont
         growing="messages",
         item=_plain_messages,
         windows=("turns",),
-        apart=("response", "results", "ledger", "output", "remembered", "decision"),
+        apart=("response", "results", "ledger", "output", "remembered", "decision", "tool_errors"),
         output=_output,
         about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
     )
@@ -98,6 +100,7 @@ def restored(
     ctx = codec.decoded(stored.context | {"messages": messages})
     _answer(ctx, stored)
     _calls(ctx, stored, made)
+    ctx.tool_errors = tool_errors_of(stored)
     for position in ctx.ledger.started:  # a tool that is missing here is reported elsewhere
         declared = stored.ledger.entries[key_of(ctx, position)].declared
         spec = deps.tools.find(effective_call(ctx, position).name)
@@ -170,7 +173,15 @@ def _result(entry: EffectEntry, call: ToolCall) -> ToolResult:
         body.get("at", 0.0),
         parts=tuple(body.get("parts", ())),
         returned=body.get("returned"),
+        error=ToolError.of_record(body["tool"], body["error"]) if "error" in body else None,
     )
+
+
+def tool_errors_of(stored: StoredRun) -> tuple[ToolError, ...]:
+    """Return the last exceptions of tools in the records of a run."""
+    bodies = (entry.done for entry in stored.ledger.entries.values() if entry.done is not None)
+    found = [ToolError.of_record(body["tool"], body["error"]) for body in bodies if "error" in body]
+    return tuple(found[-KEPT_ERRORS:])
 
 
 def _answer(ctx: LoopContext, stored: StoredRun) -> None:

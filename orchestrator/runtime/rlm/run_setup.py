@@ -423,6 +423,7 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
                 len(result.content),
                 result.cut,
                 result.at,
+                result.error,
             )
         )
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import orjson
 
 from orchestrator.journal.codec import encoded
+from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm import run_event as event
@@ -161,6 +162,7 @@ class EventReader:
             outcome=outcome,
             result=str(body.get("content") or ""),
             seconds=float(body.get("seconds") or 0.0),
+            error=ToolError.of_record(str(body["tool"]), body["error"]) if "error" in body else None,
         )
 
     def _question(self, body: Body) -> Iterator[RunEvent]:

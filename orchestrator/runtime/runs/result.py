@@ -16,7 +16,7 @@ from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
-from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec
+from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec, tool_errors_of
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.service.restored_run import path_of
 from orchestrator_callbacks.llm_loop import memory
@@ -61,6 +61,7 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
         transitions=tuple(path_of(story.run_id, graph, records)[-_KEPT:]),
         verdict=verdict,
         error=error,
+        tool_errors=tool_errors_of(story),
         finish_reason=answer.finish,
         vendor_finish_reason=answer.finish_reason,
     )

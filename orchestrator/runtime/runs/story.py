@@ -15,6 +15,7 @@ from orchestrator import around
 from orchestrator.errors import RunError
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.redaction import scrub
@@ -151,13 +152,16 @@ class CallStory:
     """Empty for a call that was refused before it had an intent."""
     outcome: str
     seconds: float
+    error: ToolError | None = None
+    """The exception that the tool raised. Its message can have contents."""
 
     @classmethod
     def of(cls, entry: EffectEntry) -> Self:
         """Create it from an entry of the ledger."""
         done = entry.done or {}
         outcome = RUNNING if entry.open else str(done.get("outcome", "rolled_back"))
-        return cls(entry.key, entry.tool, entry.effect, outcome, float(done.get("seconds") or 0.0))
+        error = ToolError.of_record(entry.tool, done["error"]) if "error" in done else None
+        return cls(entry.key, entry.tool, entry.effect, outcome, float(done.get("seconds") or 0.0), error)
 
 
 @dataclass

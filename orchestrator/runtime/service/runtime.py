@@ -152,5 +152,9 @@ def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, An
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
-    raise ConfigError(f"{called} was called inside a running event loop; use `await {instead}(...)` there")
+        pass  # the work runs after this block: else each exception of it would have this one as its context
+    else:
+        raise ConfigError(
+            f"{called} was called inside a running event loop; use `await {instead}(...)` there"
+        )
+    return asyncio.run(work())
