@@ -58,6 +58,13 @@ class Commands(LazyGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(COMMANDS, **options)
 
+    def elsewhere(self, name: str) -> str:
+        """Return the whole name of a command that is in a group: `resume` is `orchestrator runs resume`."""
+        for group in ("runs", *self.table):
+            if group in self.table and name in getattr(self.load(group), "commands", {}):
+                return f"orchestrator {group} {name}"
+        return ""
+
 
 app = typer.Typer(
     cls=Commands,

@@ -29,6 +29,11 @@ class Guide:
     summary: str
 
     @property
+    def folder(self) -> str:
+        """The name of its folder, which is a second name of the topic; "" at the root."""
+        return Path(self.path).parent.name
+
+    @property
     def in_wheel(self) -> str:
         """The file in a wheel, relative to the folder that holds the package."""
         return self.path if self.path.startswith("orchestrator/") else f"orchestrator/guides/{self.topic}.md"
@@ -74,10 +79,11 @@ GUIDES = (
 
 
 def read_guide(topic: str) -> str:
-    """Return the Markdown text of a guide. Raises ConfigError for an unknown topic."""
-    guide = {one.topic: one for one in GUIDES}.get(topic)
+    """Return the Markdown text of a guide, by its topic or its folder. Raises ConfigError for another name."""
+    guide = {**{one.folder: one for one in reversed(GUIDES)}, **{one.topic: one for one in GUIDES}}.get(topic)
     if guide is None:
-        close = difflib.get_close_matches(topic, [one.topic for one in GUIDES], n=1)
+        known = [name for one in GUIDES for name in (one.topic, one.folder) if name]
+        close = difflib.get_close_matches(topic, known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ConfigError(f"no guide {topic!r}; {hint}`orchestrator docs` lists the topics")
     installed = _PACKAGE.parent / guide.in_wheel
@@ -88,7 +94,7 @@ def read_guide(topic: str) -> str:
 def show_guides(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Topic of a guide.")] = None,
 ) -> None:
-    """Print a guide; without TOPIC, list the guides."""
+    """Print a guide; without TOPIC, list the guides. The name of its folder is a name of a guide too."""
     if topic is None:
         width = max(len(one.topic) for one in GUIDES)
         for one in GUIDES:

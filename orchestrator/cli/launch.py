@@ -9,9 +9,11 @@ the keys of the model.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -329,9 +331,10 @@ def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  #
     """
     if not spec:
         raise ConfigError(f"no model: give --model or set ORCHESTRATOR_MODEL; known: {_FORMS}")
-    provider, _, rest = spec.partition(":")
+    provider, colon, rest = spec.partition(":")
     if provider not in _VENDORS and provider not in _OURS:
-        raise ConfigError(f"unknown model {spec!r}; known: {_FORMS}")
+        meant = _meant(provider, rest if colon else None)
+        raise ConfigError(f"unknown model {spec!r}; {meant and f'did you mean {meant!r}? '}known: {_FORMS}")
     if not rest:
         raise ConfigError(f"model {spec!r} names nothing after the colon; known: {_FORMS}")
     if provider in _VENDORS:
@@ -339,6 +342,23 @@ def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  #
     if form.base_url is not None:
         raise ConfigError(f"a base URL goes with {', '.join(_VENDORS)}, not with {spec!r}")
     return _OURS[provider](rest)
+
+
+def _meant(provider: str, rest: str | None) -> str:
+    """Return the spec that a wrong one probably means; "" for none. Without `rest` it has no colon."""
+    if rest is None:
+        vendor = next((vendor for start, vendor in _NAMED_LIKE.items() if provider.startswith(start)), None)
+        return "" if vendor is None else f"{vendor}:{provider}"
+    near = difflib.get_close_matches(provider.casefold(), [*_VENDORS, *_OURS], n=1)
+    if not near and provider.replace("-", "_") in sys.modules.keys() | {
+        one.stem for one in Path().glob("*.py")
+    }:
+        near = [f"python:{provider}"]
+    return f"{near[0]}:{rest}" if near else ""
+
+
+_NAMED_LIKE = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
+"""Start of the name of a model -> its vendor."""
 
 
 def _openai(rest: str, form: ModelForm, api: Literal["chat", "responses"] = "chat") -> ModelChoice:

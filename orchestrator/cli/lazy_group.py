@@ -43,8 +43,15 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name of the typed command, the command, and the further arguments."""
+        if args and args[0] not in self.table and (elsewhere := self.elsewhere(args[0])):
+            ctx.fail(f"No such command '{args[0]}': it is `{elsewhere}`")
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed if name is None else self.load(name), rest
+
+    def elsewhere(self, name: str) -> str:
+        """Return the whole name of a command of another group; "" if no group has it."""
+        del name
+        return ""
 
     def load(self, name: str) -> Any:
         """Import the module of a command, once, and return the command."""

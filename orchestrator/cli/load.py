@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ def imported(spec: str, what: str) -> Any:
     found = imported_module(module, what)
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise ConfigError(f"{what} {spec!r}: {module} has no {attribute!r}")
+            near = get_close_matches(name, [one for one in dir(found) if not one.startswith("_")], n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{what} {spec!r}: {module} has no {attribute!r}{meant}")
         found = getattr(found, name)
     return found
 
@@ -90,7 +93,12 @@ def imported_module(name: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             where = "in the working directory or among the installed packages"
-            raise ConfigError(f"{what}: there is no module {name!r} {where}") from error
+            files = [one.stem for one in Path().glob("*.py")]
+            near = get_close_matches(
+                name, [*files, *(one.parent.name for one in Path().glob("*/__init__.py"))], n=1
+            )
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{what}: there is no module {name!r} {where}{meant}") from error
         raise ConfigError(f"{what}: module {name!r} cannot be imported: {error}") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{what}: importing {name!r} raised {type(error).__name__}: {error}") from error

@@ -64,6 +64,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.cancellation import running_loop
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.run_stream import RunStream
@@ -197,6 +198,7 @@ def _hurry(journal: Journal) -> None:
         hurry(HURRY)
 
 
+@checks_names
 class LocalEngine(Generic[AgentResultT_co]):
     """Execute runs of agents that share one journal, at most `slots` runs at once.
 

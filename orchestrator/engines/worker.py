@@ -45,6 +45,7 @@ from orchestrator.errors import (
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.runtime.service.ownership import OtherDefinition
 from orchestrator.telemetry.instrument import Load
@@ -77,6 +78,7 @@ class WorkerInfo(Protocol):
         ...
 
 
+@checks_names
 class Worker:
     """Execute the runs that `dispatcher` assigns to this process, at most `slots` at once.
 

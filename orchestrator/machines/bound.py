@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.keyword import refuse_unknown
 
 T = TypeVar("T")
 
@@ -25,10 +25,7 @@ def by_name(kind: type[T]) -> type[T]:
     def init(self: T, *unnamed: Any, **given: Any) -> None:
         if unnamed:
             raise ConfigError(f"give limits by name, as {kind.__name__}({known[0]}={unnamed[0]!r})")
-        for name in given.keys() - set(known):
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigError(f"unknown limit {name!r}; {hint}")
+        refuse_unknown("unknown limit", given, known)
         made(self, **given)
 
     kind.__init__ = init  # type: ignore[assignment,method-assign]

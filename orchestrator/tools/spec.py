@@ -6,7 +6,6 @@ one cannot differ. `json_schema` checks the arguments of a tool that is made fro
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import itertools
@@ -35,6 +34,7 @@ from pydantic_core import from_json, to_jsonable_python
 from typing_extensions import TypeVar  # with a default, which `typing` has since Python 3.13
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.keyword import ELSEWHERE, refuse_unknown
 from orchestrator.llm.json_schema import UnusableSchema, checker
 from orchestrator.llm.message import KINDS, PartKind
 from orchestrator.llm.port import Clock, SystemClock
@@ -323,10 +323,7 @@ def tool(
         retries=2                   consecutive ModelRetry (int) that ask the model again; 0: each one is an error
         errors=None                 "raise_bugs" or "raise": an exception ends the run; "return": the model reads it
     """
-    for option in options.keys() - set(_OPTIONS):
-        close = difflib.get_close_matches(option, _OPTIONS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: name, description, {', '.join(_OPTIONS)}"
-        raise ConfigError(f"a tool has no option {option!r}; {hint}")
+    refuse_unknown("a tool has no option", options, _OPTIONS, ELSEWHERE)
 
     def build(target: Callable[..., Any]) -> ToolSpec:
         titled, text = _name_and_text(target)
@@ -345,7 +342,7 @@ def tool(
 SERVER: Final = "mcp:"
 """Prefix of the digest of a tool of an MCP server: the server declares it, not the agent."""
 
-_OPTIONS = [
+_OPTIONS = ["name", "description"] + [
     item.name
     for item in fields(ToolSpec)
     if item.init and item.kw_only and item.name not in {"dump", "kind", "read"}
@@ -354,7 +351,33 @@ _OPTIONS = [
 
 def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
     """Return a ToolSpec unchanged, and a plain callable as an irreversible tool. Raises ConfigError."""
-    return source if isinstance(source, ToolSpec) else tool(source)
+    if isinstance(source, ToolSpec):
+        return source
+    _refuse_foreign(source)
+    return tool(source)
+
+
+def _refuse_foreign(source: object) -> None:
+    """Raise ConfigError for a tool in the form of another library: a schema without a function, or an object."""
+    if isinstance(source, Mapping):
+        named = source.get("function", source)
+        name = named.get("name", "") if isinstance(named, Mapping) else ""
+        raise ConfigError(
+            f"tool {name!r} is a schema without a function; give the function, or "
+            "ToolSpec(name, description, parameters, function)"
+        )
+    if isinstance(source, functools.partial) or inspect.isroutine(source):
+        return
+    kind, name = type(source).__name__, getattr(source, "name", "")
+    for member in ("func", "function", "coroutine"):
+        if callable(getattr(source, member, None)):
+            raise ConfigError(
+                f"tool {name!r} is a {kind}; give its function: tools=[{name or 'it'}.{member}]"
+            )
+    if callable(getattr(source, "on_invoke_tool", None)):
+        raise ConfigError(
+            f"tool {name!r} is a {kind}; give the function that it was made of, without its decorator"
+        )
 
 
 def canonical_arguments(spec: ToolSpec, text: str) -> str:

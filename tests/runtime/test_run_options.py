@@ -354,7 +354,7 @@ async def test_deps_of_a_deposited_run_are_refused() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="run_idd"):
+    with pytest.raises(ConfigError, match="a run has no option 'run_idd'; did you mean 'run_id'"):
         agent("never").run_sync("go", run_idd="r")  # type: ignore[call-arg]
 
 
@@ -426,5 +426,5 @@ def test_invalid_changes_of_an_agent_are_refused(changes: dict[str, Any], why: s
 
 
 def test_an_unknown_change_is_refused() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'modle'"):
+    with pytest.raises(ConfigError, match="replace has no argument 'modle'; did you mean 'model'"):
         agent("never").replace(modle=3)  # type: ignore[call-arg]

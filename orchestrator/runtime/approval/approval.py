@@ -21,6 +21,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer
 from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
 from orchestrator.machines.approval.graph import is_approved
@@ -90,6 +91,7 @@ def inside(
 OnStep = Callable[[StepFact], Awaitable[None] | None]
 
 
+@checks_names
 class Approval:
     """Run the approval machine on one project, which this process holds while the context is entered.
 

@@ -28,6 +28,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
+from orchestrator.kernel.keyword import ELSEWHERE, checks_names, refuse_unknown
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.llm.message import Message
@@ -116,6 +117,7 @@ class AgentChanges(TypedDict, total=False):
     version: str | None
 
 
+@checks_names
 class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     """Run the LLM loop: one agent for any number of runs, also concurrent ones.
 
@@ -418,8 +420,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         It shares machine, journal and observers, and costs below 100 µs. See `AgentChanges`. Raises ConfigError.
         """
         given: dict[str, Any] = dict(changes)
-        if unknown := given.keys() - AgentChanges.__annotations__.keys():
-            raise TypeError(f"replace() got an unexpected keyword argument {min(unknown)!r}")
+        refuse_unknown("replace has no argument", given, AgentChanges.__annotations__, ELSEWHERE)
         arguments.check_agent({"limits": None, **given}, Limits)
         found = copy.copy(self)
         if "deps" in given:

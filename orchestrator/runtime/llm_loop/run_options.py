@@ -22,6 +22,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.cancellation import TimeLimitPassed, called, limited
 from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.keyword import ELSEWHERE, refuse_unknown
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import Clock, check_params
 from orchestrator.llm.structured_output import OutputSpec
@@ -75,6 +76,7 @@ class RunSettings:
 
 
 NO_OPTIONS: Final = RunSettings()
+_OF_RUN: Final = ("run_id", "conversation_id", "limits", "deadline")
 
 
 def run_options(
@@ -87,8 +89,11 @@ def run_options(
     params: object = None,
     output_type: object = None,
     tools: object = None,
+    **unknown: object,
 ) -> RunSettings:
     """Check the options of one run of an agent with these handles; None is the agent's own. Raises ConfigError."""
+    if unknown:
+        refuse_unknown("a run has no option", unknown, (*_OF_RUN, *RunArguments.__annotations__), ELSEWHERE)
     stored: dict[str, Any] = {}
     output = None
     if tools is not None:

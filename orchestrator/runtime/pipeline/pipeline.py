@@ -14,6 +14,7 @@ from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record, RunHead
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
@@ -226,6 +227,7 @@ class PipelineResumeArguments(TypedDict, total=False):
     from_agent: str | None
 
 
+@checks_names
 class Pipeline(HumanInput[PipelineResult]):
     """Run plan → validate → implement → judge, for any number of runs, also concurrent ones.
 

@@ -17,6 +17,7 @@ from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
@@ -209,6 +210,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     )
 
 
+@checks_names
 class Ralph(Facade[RalphResult]):
     """Run the ralph loop: plan, execute and review task by task, then check the whole against the goal.
 

@@ -11,6 +11,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
@@ -79,6 +80,7 @@ class ModeHosting(Hosting):
         return [self]
 
 
+@checks_names
 class Rlm(Facade[RlmResult]):
     """Answer prompts about data of any length: in mode `code` with code in a REPL, in mode `tools` with tool calls.
 

@@ -18,6 +18,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.port import Clock, Price, SystemClock
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.recovery import Migration
@@ -29,6 +30,7 @@ def in_notebook() -> bool:
     return shell is not None and shell() is not None
 
 
+@checks_names
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Runtime:
     """How agents run; agents can share one.
