@@ -75,13 +75,62 @@ added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash) SELECT id, 0, 1, 'created', %b, %b FROM made)
 SELECT id FROM made"""
 
-_REQUESTED: Final = """WITH wanted AS MATERIALIZED (
-    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
-        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::bigint[], %s::bigint[],
-        %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::boolean[])
-    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash,
-        status, reason, outcome, waiting, state, state_since, tokens, cost, child_tokens, child_cost,
-        fingerprint, agent, agent_version, progress, part)),
+_RUN: Final = {
+    "run_id": "text",
+    "epoch": "bigint",
+    "was_seq": "bigint",
+    "was_hash": "bytea",
+    "seq": "bigint",
+    "last_hash": "bytea",
+    "status": "text",
+    "reason": "text",
+    "outcome": "text",
+    "waiting": "text",
+    "state": "text",
+    "state_since": "float8",
+    "tokens": "bigint",
+    "cost": "bigint",
+    "child_tokens": "bigint",
+    "child_cost": "bigint",
+    "fingerprint": "text",
+    "agent": "text",
+    "agent_version": "text",
+    "progress": "boolean",
+}
+"""What is known of each run of an append: column -> type."""
+_ROW: Final = {
+    "part": "bigint",
+    "seq": "bigint",
+    "epoch": "bigint",
+    "kind": "text",
+    "body": "bytea",
+    "hash": "bytea",
+}
+"""The same of each row; `part` is the number of the run in the statement, from 1."""
+_BLOB: Final = {"part": "bigint", "digest": "bytea", "content": "bytea"}
+
+
+def _mark(kind: str) -> str:
+    return "%b" if kind.startswith("bytea") else "%s"
+
+
+def _one(columns: Mapping[str, str]) -> str:
+    """Return a table with one row of parameters."""
+    return ", ".join(f"{_mark(kind)}::{kind} AS {name}" for name, kind in columns.items())
+
+
+def _many(columns: Mapping[str, str]) -> str:
+    """Return a table whose columns are parameters, one array each."""
+    arrays = ", ".join(f"{_mark(kind)}::{kind}[]" for kind in columns.values())
+    return f"* FROM unnest({arrays})"
+
+
+def _append(runs: str, rows: str) -> str:
+    """Return the statement that appends these rows to these runs.
+
+    The fence: a writer that did not make the last claim, or does not know the last record, moves nothing.
+    """
+    return f"""WITH wanted AS (SELECT {runs}),
 moved AS (
     UPDATE run SET seq = w.seq, last_hash = w.last_hash, status = w.status, reason = w.reason,
         outcome = w.outcome, waiting = w.waiting,
@@ -100,27 +149,33 @@ moved AS (
 added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash)
     SELECT moved.id, r.seq, r.epoch, r.kind, r.body, r.hash
-    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %b::bytea[], %b::bytea[])
-        AS r(part, seq, epoch, kind, body, hash)
-    JOIN moved ON moved.part = r.part)"""
+    FROM (SELECT {rows}) AS r JOIN moved ON moved.part = r.part)"""
 
-APPEND: Final = f"""{_REQUESTED}
-SELECT part FROM moved"""
-"""The fence: a writer that did not make the last claim, or does not know the last record, moves nothing."""
 
+_MOVED: Final = "\nSELECT part FROM moved"
+_SINGLE: Final = _append(f"{_one(_RUN)}, 1::bigint AS part", _one(_ROW))
+_BATCH: Final = _append(
+    f"{_many(_RUN)} WITH ORDINALITY AS w({', '.join(_RUN)}, part)", f"{_many(_ROW)} AS r({', '.join(_ROW)})"
+)
 # The lock is taken before a blob is: a process that removes unnamed blobs waits for us, or we find them gone.
-APPEND_BLOBS: Final = f"""{_REQUESTED},
+_NAMED: Final = f""",
 gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({BLOBS}) AS passed),
 named AS MATERIALIZED (
     SELECT moved.id, b.digest, b.content
-    FROM gate, unnest(%s::bigint[], %b::bytea[], %b::bytea[]) AS b(part, digest, content)
+    FROM gate, (SELECT {_many(_BLOB)} AS b({", ".join(_BLOB)})) AS b
     JOIN moved ON moved.part = b.part WHERE gate.passed IS NOT NULL),
 kept AS (
     INSERT INTO blob(digest, content) SELECT DISTINCT ON (digest) digest, content FROM named
     ON CONFLICT DO NOTHING),
 used AS (
-    INSERT INTO blob_use(run, digest) SELECT DISTINCT id, digest FROM named ON CONFLICT DO NOTHING)
-SELECT part FROM moved"""
+    INSERT INTO blob_use(run, digest) SELECT DISTINCT id, digest FROM named ON CONFLICT DO NOTHING)"""
+
+APPEND: Final = f"{_SINGLE}{_MOVED}"
+"""One row of one run. It takes half the time of the arrays, in the server and here."""
+APPEND_BLOBS: Final = f"{_SINGLE}{_NAMED}{_MOVED}"
+APPENDS: Final = f"{_BATCH}{_MOVED}"
+"""Any number of rows of any number of runs."""
+APPENDS_BLOBS: Final = f"{_BATCH}{_NAMED}{_MOVED}"
 
 STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.last_hash, record.hash
     FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w(run_id, seq, part)
@@ -171,8 +226,13 @@ UNNAMED: Final = """DELETE FROM blob WHERE NOT EXISTS (SELECT FROM blob_use u WH
 
 Db: TypeAlias = psycopg.Connection[Any]
 
-_APPEND: Final = APPEND.encode()
-_APPEND_BLOBS: Final = APPEND_BLOBS.encode()
+_STATEMENTS: Final = {
+    (True, False): APPEND.encode(),
+    (True, True): APPEND_BLOBS.encode(),
+    (False, False): APPENDS.encode(),
+    (False, True): APPENDS_BLOBS.encode(),
+}
+"""Whether there is a single row, whether there are blobs -> statement."""
 _STANDS: Final = STANDS.encode()
 
 
@@ -299,40 +359,60 @@ class AppendBatch:
 
 def _write(db: Db, parts: list[Part]) -> set[int]:
     """Send the statement; return the numbers of the parts that it wrote, from 1."""
-    rows = [(number, row) for number, part in enumerate(parts, 1) for row in part.rows]
-    values: list[Any] = [
-        [part.lease.run_id for part in parts],
-        _numbers([part.lease.epoch for part in parts]),
-        _numbers([part.was_seq for part in parts]),
-        [bytes.fromhex(part.was_head) for part in parts],
-        _numbers([part.seq for part in parts]),
-        [bytes.fromhex(part.head) for part in parts],
-        *map(list, zip(*[part.change.status for part in parts], strict=True)),
-        *map(list, zip(*[part.change.state or (None, None) for part in parts], strict=True)),
-        *map(_numbers, zip(*[part.change.usage or (None, None) for part in parts], strict=True)),
-        *map(_numbers, zip(*[part.change.children or (None, None) for part in parts], strict=True)),
-        *map(list, zip(*[part.change.identity or Identity() for part in parts], strict=True)),
-        _numbers([part.progress for part in parts]),
-        _numbers([number for number, _ in rows]),
-        _numbers([row.seq for _, row in rows]),
-        _numbers([row.epoch for _, row in rows]),
-        [row.kinds for _, row in rows],
-        [row.body for _, row in rows],
-        [bytes.fromhex(row.hash) for _, row in rows],
+    runs = [
+        (
+            part.lease.run_id,
+            part.lease.epoch,
+            part.was_seq,
+            bytes.fromhex(part.was_head),
+            part.seq,
+            bytes.fromhex(part.head),
+            *part.change.status,
+            *(part.change.state or (None, None)),
+            *(part.change.usage or (None, None)),
+            *(part.change.children or (None, None)),
+            *(part.change.identity or Identity()),
+            part.progress,
+        )
+        for part in parts
     ]
-    blobs = [(number, *blob) for number, part in enumerate(parts, 1) for blob in part.blobs.items()]
-    if blobs:
-        values += [
-            _numbers([blob[0] for blob in blobs]),
-            [bytes.fromhex(blob[1]) for blob in blobs],
-            [blob[2] for blob in blobs],
-        ]
-    found = db.execute(_APPEND_BLOBS if blobs else _APPEND, values, prepare=True)
+    rows = [
+        (number, row.seq, row.epoch, row.kinds, row.body, bytes.fromhex(row.hash))
+        for number, part in enumerate(parts, 1)
+        for row in part.rows
+    ]
+    blobs = [
+        (number, bytes.fromhex(digest), content)
+        for number, part in enumerate(parts, 1)
+        for digest, content in part.blobs.items()
+    ]
+    single = len(rows) == 1
+    given = _values if single else _arrays
+    values = [*given(_RUN, runs), *given(_ROW, rows), *(_arrays(_BLOB, blobs) if blobs else ())]
+    found = db.execute(_STATEMENTS[single, bool(blobs)], values, prepare=True)
     return {row[0] for row in found}
 
 
-def _numbers(values: Sequence[int | None]) -> str:
-    """Return an array as text: for a list, the driver would choose a type by its biggest number, and prepare again."""
+def _values(columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """Yield the values of the only row.
+
+    A number is text: the driver would choose a type by its size, and prepare the statement again.
+    """
+    for kind, value in zip(columns.values(), rows[0], strict=True):
+        yield value if kind in _AS_THEY_ARE or value is None else str(value)
+
+
+def _arrays(columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """Yield an array for each column, of numbers as text for the same reason."""
+    for kind, values in zip(columns.values(), zip(*rows, strict=True), strict=True):
+        yield list(values) if kind in _AS_THEY_ARE else _numbers(values)
+
+
+_AS_THEY_ARE: Final = frozenset(("text", "bytea"))
+
+
+def _numbers(values: Sequence[float | None]) -> str:
+    """Return an array of numbers as text."""
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
