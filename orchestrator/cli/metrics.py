@@ -19,18 +19,22 @@ from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import complain, say, shown
+from orchestrator.cli.runs.phrase import seconds_in
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.spread import spread
+from orchestrator.engines.engine_directory import engines, waits_for_agent
 from orchestrator.errors import ConfigError, Corrupt, RunError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, ORPHANED, PARKED, RUNNING, RunHead
-from orchestrator.kernel.outcome import REASONS
+from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.exposition.stored import (
+    AgentSuccess,
     Batch,
+    ExpectedSuccess,
     JournalCollector,
     JournalSnapshot,
     StoredRunStatus,
@@ -87,6 +91,26 @@ class MetricsServeOptions:
             help="Also serve the metrics of processes, for runs of processes that are not scraped.",
         ),
     ] = False
+    success_within: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--success-within",
+            metavar="AGENT=TIME",
+            help="Alert if the agent has not succeeded for this time, such as nightly=26h; repeatable.",
+        ),
+    ] = ()
+    attempts: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--attempts",
+            metavar="AGENT=N",
+            help="Alert if the last N runs of the agent did not succeed, `*=N` for all agents; repeatable.",
+        ),
+    ] = ()
+    agents: Annotated[
+        int,
+        typer.Option(metavar="N", help="How many agents have series of their own; the others are _other."),
+    ] = CAPS["agent"]
     journal: given.Journal = None
 
 
@@ -102,9 +126,15 @@ def serve(options: MetricsServeOptions) -> int:
     such process: it keeps parked and orphaned runs visible. It can run beside them, because the rules count each run
     once. Runs that are processes of their own, such as `orchestrator run`, are not scraped: with --alone the command
     also serves what their processes would.
+
+    For each agent it serves the time of its last success (a run that completed with an answer) and the runs that ended
+    since then. --success-within and --attempts set when AgentNotSucceeding fires, also for an agent that runs once a
+    night.
     """
     if not SHORTEST <= options.every <= LONGEST:
         raise ConfigError(f"every is {options.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
+    if options.agents < 1:
+        raise ConfigError(f"agents is {options.agents}; it must be 1 or more")
     token = None
     if options.token_env is not None and not (token := os.environ.get(options.token_env, "").strip()):
         raise ConfigError(
@@ -123,8 +153,10 @@ async def _serve(options: MetricsServeOptions, address: Address, token: str | No
         if (limit := graph.dwell_of(state)) is not None
     }
     """(machine, state) -> maximum seconds in it, for the graphs that come with the library."""
-    collector = JournalCollector(counted, limits, alone=options.alone)
-    watch = JournalWatch(address)
+    collector = JournalCollector(
+        counted, limits, alone=options.alone, expected=_expected(options), agents=options.agents
+    )
+    watch = JournalWatch(address, agents=options.agents)
     beat = time.monotonic()
     """When the loop last ran."""
     read: float | None = None
@@ -158,6 +190,25 @@ async def _serve(options: MetricsServeOptions, address: Address, token: str | No
                     await asyncio.wait_for(stopped.wait(), _BEAT)
     finally:
         await watch.close()
+
+
+def _expected(options: MetricsServeOptions) -> dict[str, ExpectedSuccess]:
+    """Return agent -> what is expected of it. Raises ConfigError."""
+    found: dict[str, ExpectedSuccess] = {}
+    for name, text in map(_named, options.success_within):
+        found[name] = found.get(name, ExpectedSuccess())._replace(seconds=seconds_in(text))
+    for name, text in map(_named, options.attempts):
+        if not text.isdecimal() or not int(text):
+            raise ConfigError(f"--attempts {name}={text}: give a number of runs, 1 or more")
+        found[name] = found.get(name, ExpectedSuccess())._replace(attempts=int(text))
+    return found
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not is_label(name):
+        raise ConfigError(f"{shown(text, 200)!r} has another form than AGENT=VALUE, such as nightly=26h")
+    return name, value
 
 
 @group.command(context_settings={"ignore_unknown_options": True}, help=_BATCH)
@@ -226,12 +277,51 @@ class _Seen:
     counted: bool = False
 
 
+class SuccessCount:
+    """The last success of each agent, and the runs that ended since then without one. Agents are not capped.
+
+    A success is a run that completed with an answer. Runs that people stopped are no attempts.
+    """
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._others: dict[str, list[float]] = {}
+
+    def add(self, head: RunHead, end: End | None) -> None:
+        """Add a run; `end` is (outcome, reason) of one that has ended."""
+        agent = head.agent if is_label(head.agent) else NO_AGENT if not head.agent else OTHER
+        self._began[agent] = min(head.created_at, self._began.get(agent, head.created_at))
+        if end is None or end[0] in _NO_ATTEMPTS:
+            return
+        if end[0] == Outcome.COMPLETED and end[1] != "empty_answer":
+            self._last[agent] = max(head.updated_at, self._last.get(agent, head.updated_at))
+        else:
+            self._others.setdefault(agent, []).append(head.updated_at)
+
+    def found(self) -> dict[str, AgentSuccess]:
+        """Return the figures of each agent."""
+        return {
+            agent: AgentSuccess(
+                last := self._last.get(agent, began),
+                sum(at > last or agent not in self._last for at in self._others.get(agent, ())),
+            )
+            for agent, began in self._began.items()
+        }
+
+
+_NO_ATTEMPTS = frozenset((Outcome.CANCELLED.value, Outcome.REJECTED.value, UNKNOWN))
+"""Outcomes of runs that people stopped, and of those that were not read yet."""
+
+
 @dataclass(slots=True)
 class JournalWatch:
     """The figures of one journal between two reads."""
 
     address: Address
     now: Callable[[], float] = time.time
+    agents: int = CAPS["agent"]
+    """Maximum agents in the label `agent`, but for the last successes, which have all."""
     _began: float = field(init=False)
     _journal: StoredJournal | None = None
     _identity: tuple[int, int] | None = None
@@ -240,6 +330,8 @@ class JournalWatch:
     _agents: set[str] = field(default_factory=set)
     _completed: Counter[_Ended] = field(default_factory=Counter)
     _budget: int = 0
+    _last_waiting: tuple[object, frozenset[str]] = (None, frozenset())
+    """(position of the inbox and live engines, runs that wait for their agent) of the last read."""
 
     def __post_init__(self) -> None:
         self._began = self.now()
@@ -257,12 +349,17 @@ class JournalWatch:
             run_status: list[StoredRunStatus] = []
             ended: Counter[_Ended] = Counter()
             seen: dict[str, _Seen] = {}
+            successes = SuccessCount()
+            parked: list[RunHead] = []
             unreadable = 0
             try:
                 async for head in journal.runs():
                     if head.graph == ENGINE:
                         continue
                     one = seen[head.run_id] = await self._read(journal, head)
+                    successes.add(head, one.end)
+                    if head.status == PARKED and head.waiting and head.owner is None:
+                        parked.append(head)
                     if one.run_status is not None:
                         run_status.append(one.run_status)
                     elif one.end is not None:
@@ -276,13 +373,26 @@ class JournalWatch:
             except Corrupt:  # of a run
                 unreadable += 1
             self._seen = seen
+            waiting = await self._waiting_for_agents(journal, parked)
             size = await journal.size()
         except (RunError, OSError):
             await self.close()
             raise
         seconds = time.perf_counter() - began
         return JournalSnapshot(
-            self.now(), seconds, size, tuple(run_status), ended, self._completed.copy(), unreadable
+            self.now(),
+            seconds,
+            size,
+            tuple(run_status),
+            ended,
+            self._completed.copy(),
+            unreadable,
+            successes=successes.found(),
+            waiting_for_agent=Counter(
+                (self._machine(head.graph), self._agent(head.agent))
+                for head in parked
+                if head.run_id in waiting
+            ),
         )
 
     async def close(self) -> None:
@@ -290,6 +400,20 @@ class JournalWatch:
         journal, self._journal = self._journal, None
         if journal is not None:
             await journal.close()
+
+    async def _waiting_for_agents(self, journal: StoredJournal, parked: list[RunHead]) -> frozenset[str]:
+        """Return the runs whose answer no live engine reads; from the last read if nothing has changed since then."""
+        living = [one for one in await engines(journal) if one.alive]
+        position, _ = await journal.news(-1)
+        now = (
+            position,
+            frozenset(one.run_id for one in living),
+            frozenset((one.run_id, one.seq) for one in parked),
+        )
+        if self._last_waiting[0] != now:
+            found = [one.run_id for one in parked if await waits_for_agent(journal, one, living)]
+            self._last_waiting = now, frozenset(found)
+        return self._last_waiting[1]
 
     async def _read(self, journal: StoredJournal, head: RunHead) -> _Seen:
         """Return the state of a run, from earlier reads as far as they are valid."""
@@ -349,7 +473,7 @@ class JournalWatch:
         return _label(name, self._machines, CAPS["machine"])
 
     def _agent(self, name: str) -> str:
-        return _label(name, self._agents, CAPS["agent"]) if name else NO_AGENT
+        return _label(name, self._agents, self.agents) if name else NO_AGENT
 
 
 def _label(name: str, known: set[str], most: int) -> str:

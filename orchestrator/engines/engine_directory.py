@@ -27,7 +27,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +35,7 @@ from orchestrator.errors import ConfigError, Corrupt, Fenced, Held, JournalError
 from orchestrator.journal.difference import heads
 from orchestrator.kernel.journal import (
     ENGINE,
+    PARKED,
     RECORD_SCHEMA,
     Draft,
     Journal,
@@ -341,6 +342,21 @@ async def engines(journal: Journal) -> list[EngineInfo]:
             EngineInfo(head.run_id, name, head.owner, about, head.created_at, head.seq, head.expired_owner)
         )
     return found
+
+
+async def waits_for_agent(journal: Journal, head: RunHead, living: Iterable[EngineInfo]) -> bool:
+    """Return whether a parked run has an answer that nobody reads: no live engine has its agent, or its version.
+
+    A run of the command line waits for a command, and is not meant. Raises the errors of the journal.
+    """
+    if head.status != PARKED or head.owner is not None or not head.waiting:
+        return False
+    if any(one.fits(head, head.fingerprint) for one in living) or not await journal.inbox(head.run_id):
+        return False
+    from orchestrator.journal.stored_run import StoredRun  # a look at engines needs no machine
+
+    stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
+    return not stored.created.get("launch") and bool(await stored.unread(journal))
 
 
 def meant(found: list[EngineInfo], name: str | None) -> list[EngineInfo]:

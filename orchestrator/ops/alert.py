@@ -182,6 +182,35 @@ RUN_ALERTS = (
         ),
     ),
     Alert(
+        name="RunsWaitingForAgent",
+        severity=AlertSeverity.WARNING,
+        expr="max by (job, machine, agent) (orchestrator_journal_runs_waiting_for_agent) > 0",
+        wait="15m",
+        keep="5m",
+        summary="Answered runs of {{ $labels.machine }} (agent {{ $labels.agent }}) wait for their agent.",
+        description=(
+            "{{ $value | humanize }} runs have the answer of a person, and no live engine has agent"
+            " {{ $labels.agent }} with their version of {{ $labels.machine }}."
+        ),
+    ),
+    Alert(
+        name="AgentNotSucceeding",
+        severity=AlertSeverity.WARNING,
+        # By the journal, and not by a rate: it holds for an agent that runs once a night, and for one in `_other`.
+        expr=(
+            f"(max by (job, agent) ({age_of('orchestrator_agent_last_success_timestamp_seconds')})\n"
+            "  > on (job, agent) max by (job, agent) (orchestrator_agent_success_within_seconds))\n"
+            "or (max by (job, agent) (orchestrator_agent_attempts_since_success)\n"
+            "  >= on (job, agent) max by (job, agent) (orchestrator_agent_attempts_limit))"
+        ),
+        wait="5m",
+        summary="Agent {{ $labels.agent }} does not succeed any more.",
+        description=(
+            "No run of agent {{ $labels.agent }} has completed with an answer within the time, or within the number of"
+            " runs, that `orchestrator metrics serve` was told."
+        ),
+    ),
+    Alert(
         name="RecoveryLoop",
         severity=AlertSeverity.WARNING,
         # Not increase(recoveries): a process recovers before its first scrape, and one deployment recovers everything.
@@ -658,6 +687,17 @@ PROCESS_ALERTS = (
             "{{ $value | humanize }} processes of {{ $labels.job }} answer in turns under the label instance="
             "{{ $labels.instance }}. Their counters are mixed: rates are too high and restarts are counted that were"
             " none."
+        ),
+    ),
+    Alert(
+        name="AgentsFolded",
+        severity=AlertSeverity.WARNING,
+        expr='sum without (machine, agent, origin) (orchestrator_runs_started_total{agent="_other"}) > 0',
+        wait="5m",
+        summary="{{ $labels.instance }} has more agents than series of their own.",
+        description=(
+            "{{ $value | humanize }} runs on {{ $labels.instance }} are of agents that share the label _other: alerts"
+            " do not name them. Raise the number: Metrics(agents=100), and `orchestrator metrics serve --agents 100`."
         ),
     ),
     Alert(

@@ -568,6 +568,39 @@ HEALTH = PanelRow(
             empty_ok="nothing is parked",
         ),
         Panel(
+            title="Since the last success",
+            description="Of each agent, by its journal (metrics serve), and the time that was set: AgentNotSucceeding.",
+            queries=(
+                Query(age("agent_last_success_timestamp_seconds", "agent", "%a"), "{{agent}}"),
+                Query("max by (agent) (orchestrator_agent_success_within_seconds{%a})", "{{agent}} set"),
+            ),
+            unit=PanelUnit.SECONDS,
+            width=8,
+            empty_ok="no metrics serve is scraped",
+        ),
+        Panel(
+            title="Runs since the last success",
+            description="Runs of each agent that ended without an answer since then, and the number that was set.",
+            queries=(
+                Query("max by (agent) (orchestrator_agent_attempts_since_success{%a})", "{{agent}}"),
+                Query("max by (agent) (orchestrator_agent_attempts_limit{%a})", "{{agent}} set"),
+            ),
+            width=8,
+            empty_ok="no metrics serve is scraped",
+        ),
+        Panel(
+            title="Waiting for their agent",
+            description="Runs with an answer that no live engine reads: none has their agent. RunsWaitingForAgent.",
+            queries=(
+                Query(
+                    "max by (machine, agent) (orchestrator_journal_runs_waiting_for_agent{%m})",
+                    "{{machine}} {{agent}}",
+                ),
+            ),
+            width=8,
+            empty_ok="every answer is read",
+        ),
+        Panel(
             title="Oldest open question",
             description="Age of the oldest question without an answer.",
             queries=(

@@ -543,6 +543,85 @@ def _release(instance: str, version: str, at: str, runs: str, tokens: str) -> li
     ]
 
 
+_LAST = "orchestrator_agent_last_success_timestamp_seconds"
+_ATTEMPTS = "orchestrator_agent_attempts_since_success"
+
+SUCCESS_CASES = (
+    Case(
+        "AgentNotSucceeding",
+        "an agent of the night has failed three times",
+        [
+            series(_ATTEMPTS, "0x96 1x96 2x96 3x20", agent="nightly"),
+            series("orchestrator_agent_attempts_limit", "3x400", agent="nightly"),
+        ],
+        "73h",
+        [firing(agent="nightly")],
+        "15m",
+    ),
+    Case(
+        "AgentNotSucceeding",
+        "twice is not three times, and another agent has no limit",
+        [
+            series(_ATTEMPTS, "0x96 1x96 2x96", agent="nightly"),
+            series(_ATTEMPTS, "9x300", agent="other"),
+            series("orchestrator_agent_attempts_limit", "3x400", agent="nightly"),
+        ],
+        "70h",
+        step="15m",
+    ),
+    Case(
+        "AgentNotSucceeding",
+        "an agent of the night has not run for two days, by two processes that read the journal",
+        [
+            series("orchestrator_process_time_seconds", "0+900x300"),
+            series("orchestrator_process_time_seconds", "0+900x300", instance=_BESIDE),
+            series(_LAST, "3600x300", agent="nightly"),
+            series(_LAST, "3600x300", agent="nightly", instance=_BESIDE),
+            series("orchestrator_agent_success_within_seconds", "93600x300", agent="nightly"),
+        ],
+        "48h",
+        [firing(agent="nightly")],
+        "15m",
+    ),
+    Case(
+        "AgentNotSucceeding",
+        "it succeeded last night, and a restart and missing scrapes change nothing",
+        [
+            series("orchestrator_process_time_seconds", "0+900x300"),
+            series(_LAST, "3600x96 90000x20 _x4 90000x80", agent="nightly"),
+            series("orchestrator_agent_success_within_seconds", "93600x300", agent="nightly"),
+        ],
+        "48h",
+        step="15m",
+    ),
+    Case(
+        "AgentNotSucceeding",
+        "without a time nothing is late",
+        [series("orchestrator_process_time_seconds", "0+900x300"), series(_LAST, "0x300", agent="nightly")],
+        "70h",
+        step="15m",
+    ),
+    Case(
+        "RunsWaitingForAgent",
+        "the agent of two answered runs was renamed",
+        [series("orchestrator_journal_runs_waiting_for_agent", "2x60", **LOOP)],
+        "30m",
+        [firing("2", **LOOP)],
+    ),
+    Case(
+        "RunsWaitingForAgent",
+        "a deployment without the agent for ten minutes",
+        [series("orchestrator_journal_runs_waiting_for_agent", "0x5 2x10 0x30", **LOOP)],
+        "21m",
+    ),
+    Case(
+        "RunsWaitingForAgent",
+        "questions without an answer wait for a person",
+        [in_journal("3x60", "parked", "approval")],
+        "30m",
+    ),
+)
+
 COST_CASES = (
     Case(
         "CostCeilingExceeded",
@@ -691,6 +770,7 @@ COST_CASES = (
 RUN_CASES = (
     *OBJECTIVE_CASES,
     *COST_CASES,
+    *SUCCESS_CASES,
     Case(
         "RunStuck",
         "in a state for longer than one and a half times its limit",
@@ -1562,6 +1642,25 @@ PROCESS_CASES = (
         "all are quick",
         spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **LOOP),
         "40m",
+    ),
+    Case(
+        "AgentsFolded",
+        "runs of agents beyond the maximum",
+        [
+            series_of("runs_started_total", "0x5 4x30", machine="llm_loop", agent="_other", origin="new"),
+            series_of("runs_started_total", "0x5 3x30", machine="ralph", agent="_other", origin="resumed"),
+        ],
+        "15m",
+        [firing_there("7")],
+    ),
+    Case(
+        "AgentsFolded",
+        "every agent has series of its own",
+        [
+            series_of("runs_started_total", "0+5x30", **LOOP, origin="new"),
+            series_of("runs_started_total", "0x30", machine="llm_loop", agent="_other", origin="new"),
+        ],
+        "15m",
     ),
     Case(
         "AbandonedWork",

@@ -314,6 +314,32 @@ STORED: tuple[Metric, ...] = (
         outcome=tuple(Outcome),
         reason=sorted(set().union(*REASONS.values())),
     ),
+    _stored(
+        "journal_runs_waiting_for_agent",
+        "machine agent",
+        "Parked runs with an answer that no live engine reads: none has their agent, or its version of the graph.",
+    ),
+    _stored(
+        "agent_last_success_timestamp_seconds",
+        "agent",
+        "Unix time of the end of an agent's last run that completed with an answer; without one, of the start of its "
+        "first run. Agents are not capped.",
+    ),
+    _stored(
+        "agent_attempts_since_success",
+        "agent",
+        "Runs of an agent that have ended since then, without those that people stopped.",
+    ),
+    _stored(
+        "agent_success_within_seconds",
+        "agent",
+        "Time within which an agent should succeed; absent if it is not set.",
+    ),
+    _stored(
+        "agent_attempts_limit",
+        "agent",
+        "Number of runs without a success from which on an alert fires; absent if it is not set.",
+    ),
     _stored("journal_unreadable_runs", "", "Runs of a journal that could not be read."),
     _stored("journal_last_read_timestamp_seconds", "", "Unix time of the last read of a journal."),
     _stored("journal_read_duration_seconds", "", "Duration of the last read of a journal."),

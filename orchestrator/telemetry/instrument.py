@@ -85,12 +85,12 @@ class LabelValues:
     Undeclared names become `rest`. With `admits` the first use declares a name: for names that only code can define.
     """
 
-    __slots__ = ("_admits", "_cap", "_fold", "_full", "_known", "_rest")
+    __slots__ = ("_admits", "_fold", "_full", "_known", "_rest", "cap")
 
     def __init__(
         self, cap: int, fold: Callable[[], None], *, rest: str = OTHER, admits: bool = False
     ) -> None:
-        self._cap = cap
+        self.cap = cap
         self._fold = fold
         self._rest = rest
         self._admits = admits
@@ -101,7 +101,7 @@ class LabelValues:
         """Add a name and return its label value."""
         name = str(name)
         if name not in self._known:
-            if len(self._known) >= self._cap or not is_label(name):
+            if len(self._known) >= self.cap or not is_label(name):
                 self._full = True
                 return OTHER
             self._known[name] = name
@@ -333,7 +333,8 @@ class JournalReader:
 class HeadGauges:
     """The gauges of the journals that one registry's Metrics serve, one reader for each store."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_agents: Callable[[], int] = lambda: CAPS["agent"]) -> None:
+        self._most_agents = most_agents
         self._readers: dict[tuple[str, str, int], JournalReader] = {}
         self._failures = 0
         """Of journals that do not exist any more: a counter never decreases."""
@@ -370,18 +371,20 @@ class HeadGauges:
             if counts is None or (reader.path and journal in seen and journal != OTHER):
                 continue  # two addresses of one store
             seen.add(journal)
-            for labels, one in labelled(journal, counts.counts):
+            for labels, one in labelled(journal, counts.counts, self._most_agents()):
                 runs[labels] = runs.get(labels, 0) + one.runs
                 oldest[labels] = min(one.oldest, oldest.get(labels, one.oldest))
         failures = self._failures + sum(reader.failures for reader in list(self._readers.values()))
         return dict(zip(HEAD_NAMES, (runs, oldest, info, {(): float(failures)}), strict=True))
 
 
-def labelled(journal: str, counts: Iterable[HeadCount]) -> list[tuple[tuple[str, ...], HeadCount]]:
+def labelled(
+    journal: str, counts: Iterable[HeadCount], most_agents: int = CAPS["agent"]
+) -> list[tuple[tuple[str, ...], HeadCount]]:
     """Return each count with its label values: journal, machine, agent, status, reason."""
     found = list(counts)
     machines = _kept((one.machine for one in found), CAPS["machine"])
-    agents = _kept((one.agent for one in found), CAPS["agent"])
+    agents = _kept((one.agent for one in found), most_agents)
     return [
         (
             (
@@ -823,7 +826,7 @@ class Instruments:
         """Agent -> cost of an hour that the host accepts."""
         self.versions: dict[str, dict[str, str]] = {}
         """Agent -> version -> short fingerprint of its graph, newest last; not for agents beyond the cap."""
-        self.heads = HeadGauges()
+        self.heads = HeadGauges(lambda: self._agents.cap)
         self.stores: dict[tuple[str, str], Callable[[], int]] = {}
         """(backend, name of the store) -> its size in bytes."""
         for backend in BACKENDS:
@@ -831,6 +834,10 @@ class Instruments:
         for label, metric in FOLDED.items():
             self.counters["label_overflow_total", metric, label]
         self._precreate({})
+
+    def admit_agents(self, most: int) -> None:
+        """Raise the maximum of agents. The largest one counts: several Metrics may share a registry."""
+        self._agents.cap = max(self._agents.cap, most)
 
     def fold(self, label: str) -> None:
         """Count one label value that became `_other`."""

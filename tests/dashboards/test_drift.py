@@ -17,7 +17,12 @@ from orchestrator.ops.alert import ALERTS
 from orchestrator.ops.pack import SHARED, SLO, of_graphs
 from orchestrator.ops.rule import seconds
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PREFIX, MetricKind, MetricSource
-from orchestrator.telemetry.exposition.stored import JournalCollector, JournalSnapshot, StoredRunStatus
+from orchestrator.telemetry.exposition.stored import (
+    ExpectedSuccess,
+    JournalCollector,
+    JournalSnapshot,
+    StoredRunStatus,
+)
 from tests.dashboards.lint import (
     GRAPHS,
     REASONED,
@@ -47,6 +52,7 @@ VALUES = {
     "event": {event.value for graph in GRAPHS for event in graph.events},
     "machine": {graph.name for graph in GRAPHS},
     "tool": {"_unregistered"},
+    "agent": {"_other"},
     "backend": set(BACKENDS),
 }
 """What a matcher on such a label may say."""
@@ -106,13 +112,16 @@ def test_every_metric_is_used_or_says_why_not() -> None:
 
 def test_what_a_watched_journal_tells_is_in_the_catalogue_with_its_labels_and_values() -> None:
     journal = MemoryJournal()
-    collector = JournalCollector(journal, {("llm_loop", "await_llm"): 600.0}, alone=True)
+    expected = {"support": ExpectedSuccess(3600.0, 3)}
+    collector = JournalCollector(journal, {("llm_loop", "await_llm"): 600.0}, alone=True, expected=expected)
     standing = tuple(
         StoredRunStatus("llm_loop", status, "await_llm", 1.0, 1.0, agent="support")
         for status in (RUNNING, ORPHANED, PARKED)
     )
     ended = Counter({("llm_loop", "support", "completed", "none"): 1})
-    collector.show(JournalSnapshot(3.0, 0.1, 4096, standing, ended, ended, 1))
+    waiting = Counter({("llm_loop", "support"): 1})
+    snapshot = JournalSnapshot(3.0, 0.1, 4096, standing, ended, ended, 1, waiting_for_agent=waiting)
+    collector.show(snapshot)
     told = {sample.name: sample for family in collector.collect() for sample in family.samples}
     stored = {PREFIX + row.name for row in CATALOGUE if row.made is MetricSource.STORED}
     assert stored <= told.keys()

@@ -1,6 +1,7 @@
 """`orchestrator runs list`: the recorded runs that meet conditions, in a chosen order.
 
-The journal's index of run heads has every column, so no record is read: a listing of thousands of runs takes a moment.
+The journal's index of run heads has every column, so no record is read, except of runs that wait and have an answer: a
+listing of thousands of runs takes a moment.
 Damage to the records of a run is reported by `runs show` and `doctor`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,10 +21,10 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, roughly, seconds_in, table
-from orchestrator.cli.runs.store import OpenStore, at_journal, head_json, head_reason
+from orchestrator.cli.runs.store import WAITS_FOR_AGENT, OpenStore, at_journal, head_json, head_reason
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import PARKED, RunHead
 from orchestrator.runtime.runs.listing import RunFilter, read_page
 from orchestrator_guards.money import in_currency
 
@@ -119,13 +121,26 @@ async def _list_once(store: OpenStore, options: ListOptions) -> str:
         engines=options.all,
         **options.conditions,
     )
+    unread = await _waiting_for_agents(store, page.runs)
     if options.json:
         for head in page.runs:
-            say_json({**head_json(head), "outcome": head.outcome or None, "state": head.state or None})
+            more = {"outcome": head.outcome or None, "state": head.state or None}
+            say_json({**head_json(head), **more, "waits_for_agent": head.run_id in unread})
     else:
         known = bool(page.runs) or bool((await read_page(store.journal, limit=1, engines=True)).runs)
-        _print(store, options, page.runs, known=known, more=page.more)
+        _print(store, options, page.runs, unread, known=known, more=page.more)
     return page.damage
+
+
+async def _waiting_for_agents(store: OpenStore, found: Iterable[RunHead]) -> frozenset[str]:
+    """Return the runs whose answer no live engine can read."""
+    asked = [head for head in found if head.status == PARKED and head.waiting and head.owner is None]
+    if not asked:
+        return frozenset()
+    from orchestrator.engines.engine_directory import engines, waits_for_agent  # only if a run waits
+
+    living = await engines(store.journal)
+    return frozenset([head.run_id for head in asked if await waits_for_agent(store.journal, head, living)])
 
 
 async def _watch(store: OpenStore, options: ListOptions) -> str:
@@ -142,19 +157,31 @@ async def _watch(store: OpenStore, options: ListOptions) -> str:
     return problem
 
 
-def _print(store: OpenStore, options: ListOptions, heads: list[RunHead], *, known: bool, more: bool) -> None:
+def _print(
+    store: OpenStore,
+    options: ListOptions,
+    heads: list[RunHead],
+    unread: Container[str],
+    *,
+    known: bool,
+    more: bool,
+) -> None:
     if not heads:
         say("no run fits" if known else "no run yet")
         return
     now = time.time()
     rows = [_row(head, options.sort, now) for head in heads]
+    for head, row in zip(heads, rows, strict=True):
+        if head.run_id in unread:
+            row["why"] = WAITS_FOR_AGENT
     right = ("age", "updated", "in state", "tokens", "cost")
     for line in table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=right):
         say(line)
     if more:
         say(f"  … and more: --limit 0 shows all, --after {shown(heads[-1].run_id)} the next")
-    if (asked := next((head for head in heads if head.waiting and head.status != "ended"), None)) is not None:
-        say(f"\nwaiting for you: {store.command('show', asked.run_id)}")
+    asked = [head for head in heads if head.waiting and head.status != "ended" and head.run_id not in unread]
+    if asked:
+        say(f"\nwaiting for you: {store.command('show', asked[0].run_id)}")
 
 
 def _row(head: RunHead, sort: str, now: float) -> dict[str, str]:

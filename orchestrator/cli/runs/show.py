@@ -30,9 +30,17 @@ from orchestrator.cli.runs.phrase import (
     token_counts,
 )
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
-from orchestrator.cli.runs.store import OpenStore, at_journal, head_json, head_reason, holder, position_of
+from orchestrator.cli.runs.store import (
+    WAITS_FOR_AGENT,
+    OpenStore,
+    at_journal,
+    head_json,
+    head_reason,
+    holder,
+    position_of,
+)
 from orchestrator.cli.spread import spread
-from orchestrator.engines.engine_directory import EngineInfo
+from orchestrator.engines.engine_directory import EngineInfo, engines, waits_for_agent
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
@@ -54,6 +62,8 @@ class RunOverview:
     now: float
     engine: EngineInfo | None
     """The engine that resumes the run without a request, if the run has no owner."""
+    waits_for_agent: bool
+    """Whether the run has an answer and no live engine has its agent."""
 
 
 @spread
@@ -89,7 +99,10 @@ def show(
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine)
+        unheard = (
+            await waits_for_agent(store.journal, head, await engines(store.journal)) if unread else False
+        )
+        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, unheard)
         if at.json:
             say_json(_plain(found))
             return Exit.COMPLETED
@@ -133,7 +146,7 @@ def _head(found: RunOverview) -> Iterator[str]:
     yield heading(f"run {shown(head.run_id)}")
     facts = {
         "graph": f"{head.graph}, fingerprint {head.fingerprint[:12] or '(none)'}",
-        "status": position_of(head, story),
+        "status": WAITS_FOR_AGENT if found.waits_for_agent else position_of(head, story),
         "held by": holder(head) or "no process",
         "state": here,
         "started": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
@@ -284,6 +297,11 @@ def _next(found: RunOverview) -> Iterator[str]:
         since = str(max(story.last - 9, 0))
         yield f"  {found.store.command('events', head.run_id, '--follow', '--since', since)}"
         yield f"  {found.store.command('cancel', head.run_id, '--why', 'TEXT')}"
+    elif found.waits_for_agent:
+        agent = f"agent {shown(head.agent)!r}" if head.agent else "its agent"
+        version = f"graph {head.graph!r} ({head.fingerprint[:12]})"
+        yield f"  start an engine that has {agent} with {version}: it resumes the run"
+        yield f"  {found.store.command('migrate', '--dry-run', head.run_id)}"
     elif all(question.expired(one, found.now) for one in story.questions.values()) or found.unread:
         yield _taken_up(found) or f"  {resumption(found.store, story)}"
     else:
@@ -305,6 +323,7 @@ def _plain(found: RunOverview) -> dict[str, Any]:
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     return {
         **head_json(found.head),
+        "waits_for_agent": found.waits_for_agent,
         **{key: story.created.get(key) for key in ("agent", "agent_version", "tags")},
         "outcome": story.ended.get("outcome") if story.ended else None,
         "state": story.state,

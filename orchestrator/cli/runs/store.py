@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 SHORTEST = 4
 """Least characters of a run id that may replace the whole id."""
+WAITS_FOR_AGENT = "waiting for its agent"
+"""State of a parked run that has its answer, while no live engine has its agent with this version of the graph."""
 _NAMED = 3
 """Most runs that an error names."""
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import prometheus_client
@@ -34,7 +34,7 @@ from prometheus_client.registry import Collector
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, CountableJournal
 from orchestrator.telemetry.catalogue import PREFIX, PUSHED, Metric
-from orchestrator.telemetry.instrument import HEAD_NAMES, HeadGauges
+from orchestrator.telemetry.instrument import CAPS, HEAD_NAMES, HeadGauges
 from orchestrator.telemetry.metrics import family, process_identity
 
 # ---- a batch job ----
@@ -183,6 +183,28 @@ class StoredRunStatus:
     """Label value of its agent."""
 
 
+class AgentSuccess(NamedTuple):
+    """How long ago an agent succeeded."""
+
+    last: float
+    """Time of the end of its last success; without one, of the start of its first run (epoch seconds)."""
+    attempts: int
+    """Runs that have ended without a success since then."""
+
+
+class ExpectedSuccess(NamedTuple):
+    """What the host expects of an agent; None: nothing."""
+
+    seconds: float | None = None
+    """Maximum time without a success."""
+    attempts: int | None = None
+    """Number of runs without a success from which on an alert fires."""
+
+
+EVERY_AGENT = "*"
+"""Stands for each agent of which nothing else is expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class JournalSnapshot:
     """A journal at one moment."""
@@ -197,6 +219,10 @@ class JournalSnapshot:
     completed: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     """The same for runs that ended since the start of the collector; never decreases."""
     unreadable: int = 0
+    successes: Mapping[str, AgentSuccess] = field(default_factory=dict)
+    """Agent -> its last success."""
+    waiting_for_agent: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(machine, agent) -> parked runs with an answer that no live engine reads."""
 
 
 class JournalCollector(Collector):
@@ -206,6 +232,8 @@ class JournalCollector(Collector):
         journal: The journal whose runs are counted at each scrape.
         limits: Dwell limits, (machine, state) -> seconds.
         alone: Whether no process serves metrics of the same runs: then those of live processes are served, too.
+        expected: Agent -> what is expected of it; EVERY_AGENT for the others.
+        agents: Maximum agents in the label `agent` of the journal's gauges.
     """
 
     def __init__(
@@ -214,9 +242,13 @@ class JournalCollector(Collector):
         limits: Mapping[tuple[str, str], float] | None = None,
         *,
         alone: bool = False,
+        expected: Mapping[str, ExpectedSuccess] | None = None,
+        agents: int = CAPS["agent"],
     ) -> None:
+        self._expected = dict(expected or {})
+        self._began = time.time()
         self._journal = journal  # the gauges do not keep it alive
-        self._heads = HeadGauges()
+        self._heads = HeadGauges(lambda: agents)
         self._heads.add(journal)
         self._limits = dict(limits or {})
         self._alone = alone
@@ -259,6 +291,19 @@ class JournalCollector(Collector):
         yield family("journal_unreadable_runs", {(): picture.unreadable})
         yield family("journal_last_read_timestamp_seconds", {(): picture.read_at})
         yield family("journal_read_duration_seconds", {(): picture.seconds})
+        named = self._expected.keys() - {EVERY_AGENT}
+        known = dict.fromkeys(named, AgentSuccess(self._began, 0)) | dict(picture.successes)
+        last = {(agent,): one.last for agent, one in sorted(known.items())}
+        yield family("agent_last_success_timestamp_seconds", last)
+        attempts = {(agent,): one.attempts for agent, one in sorted(known.items())}
+        yield family("agent_attempts_since_success", attempts)
+        yield family("journal_runs_waiting_for_agent", picture.waiting_for_agent)
+        usual = self._expected.get(EVERY_AGENT, ExpectedSuccess())
+        expected = [(agent, self._expected.get(agent, usual)) for agent in sorted(known)]
+        within = {(agent,): one.seconds for agent, one in expected if one.seconds is not None}
+        yield family("agent_success_within_seconds", within)
+        most = {(agent,): one.attempts for agent, one in expected if one.attempts is not None}
+        yield family("agent_attempts_limit", most)
         if self._alone:
             moving = [run for run in picture.statuses if run.status != PARKED]
             yield family("runs_active", Counter((run.machine, run.agent, run.state) for run in moving))
