@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import psycopg
 import pytest
 from psycopg.pq import Trace
 
+from orchestrator.errors import RunUnknown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.postgres.session import PostgresSession
-from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.journal import Draft, Posted, RunHead
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing import ScriptedLLM
@@ -126,3 +129,89 @@ async def test_a_turn_of_an_agent_takes_a_round_trip_for_each_append(database: s
         short, long = await run(5), await run(15)
         assert long["Sync"] - short["Sync"] == 10 * 2, "the intent and the result of each of ten calls"
         assert long["Parse"] == 0, "every statement is prepared"
+
+
+def reading(journal: PostgresJournal) -> PostgresSession:
+    """Return the session that reads."""
+    assert journal._handle is not None
+    return journal._handle._reader
+
+
+async def test_each_read_is_one_round_trip(database: str) -> None:
+    async with PostgresJournal(database) as journal:
+        lease = await journal.create("run", "me", {**BODY, "conversation_id": "talk"})
+        await write(journal, lease, NOTE, NOTE)
+        await journal.post("run", Posted("r1", "approve", {}))
+        reads: dict[str, Callable[[], Awaitable[Any]]] = {
+            "load": lambda: journal.load("run"),
+            "head": lambda: journal.head("run"),
+            "newest": lambda: journal.newest("talk"),
+            "inbox": lambda: journal.inbox("run"),
+            "news": lambda: journal.news(0),
+            "runs": lambda: listed(journal),
+            "count": journal.count,
+            "names": journal.names,
+            "version": journal.version,
+        }
+        for name, read in reads.items():
+            await read()
+            with messages(reading(journal)) as sent:
+                await read()
+            assert (sent["Sync"], sent["ReadyForQuery"]) == (1, 1), (name, sent)
+
+
+async def listed(journal: PostgresJournal) -> list[RunHead]:
+    """Return every run, by its tokens."""
+    return [head async for head in journal.runs(order_by="tokens")]
+
+
+async def test_an_unknown_run_leaves_the_session_as_it_was(database: str) -> None:
+    async with PostgresJournal(database) as journal:
+        await journal.create("run", "me", BODY)
+        for _ in range(3):
+            with pytest.raises(RunUnknown):
+                await journal.load("no")
+            assert len(await journal.load("run")) == 1
+
+
+async def test_statements_that_are_sent_together_see_one_moment(database: str) -> None:
+    """An append that is committed between two statements of a load is seen by both or by none."""
+    lock, what = 77, b"SELECT count(*) FROM record"
+    async with PostgresJournal(database) as journal:
+        lease = await journal.create("run", "me", BODY)
+
+        def read(db: psycopg.Connection[Any]) -> list[Any]:
+            with db.pipeline():
+                first = db.execute(what)
+                db.execute(b"SELECT pg_advisory_lock(%s)", (lock,))
+                second = db.execute(what)
+                db.execute(b"SELECT pg_advisory_unlock(%s)", (lock,))
+            return [first.fetchone(), second.fetchone()]
+
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as other:
+            await other.execute("SELECT pg_advisory_lock(%s)", (lock,))
+            both = asyncio.create_task(asyncio.to_thread(reading(journal).run, read))
+            waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s"
+            while await (await other.execute(waits, (lock,))).fetchone() is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await write(journal, lease, NOTE)
+            await other.execute("SELECT pg_advisory_unlock(%s)", (lock,))
+        assert await both == [(1,), (1,)]
+        assert len(await journal.load("run")) == 2
+
+
+async def test_a_run_is_loaded_while_it_grows(database: str) -> None:
+    async with PostgresJournal(database) as journal:
+        lease = await journal.create("run", "me", BODY)
+
+        async def grow() -> None:
+            for _ in range(100):
+                await write(journal, lease, NOTE, NOTE)
+
+        growing = asyncio.create_task(grow())
+        lengths = [len(await journal.load("run"))]
+        while not growing.done():
+            lengths.append(len(await journal.load("run")))
+        await growing
+        assert lengths == sorted(lengths)
+        assert {length % 2 for length in lengths} == {1}, "no append is seen in part"

@@ -81,7 +81,12 @@ class PostgresHandle:
         self.pid = os.getpid()
         self.presence = PostgresPresence(name, ttl)
         self._reader = PostgresSession(
-            address, tables=tables, patience=patience, create=create, only_reads=only_reads
+            address,
+            tables=tables,
+            patience=patience,
+            create=create,
+            only_reads=only_reads,
+            greet=read.greet,
         )
         self._reader.stopping = given_up
         self._reader.run(lambda _: None, opening)

@@ -1,4 +1,7 @@
-"""Read from the server. Related data is read at one moment: in one statement, or in one snapshot transaction."""
+"""Read from the server. Related data is read at one moment, and in one round trip.
+
+The statements of a pipeline are one transaction, which is a snapshot (`greet`).
+"""
 
 from __future__ import annotations
 
@@ -51,9 +54,12 @@ _FROM: Final = "FROM ({}) AS run LEFT JOIN living ON living.token = run.holder"
 _OF_RUN: Final = f"{_HEAD} {_FROM.format('SELECT * FROM run WHERE run_id = %s')}".encode()
 _LATEST: Final = "SELECT * FROM run WHERE conversation_id = %s ORDER BY id DESC LIMIT 1"
 _NEWEST: Final = f"{_HEAD} {_FROM.format(_LATEST)}".encode()
-_RECORDS: Final = (
-    b"SELECT seq, epoch, kind, body, encode(hash, 'hex') FROM record WHERE run = %s ORDER BY seq"
-)
+_RECORDS: Final = b"""SELECT seq, epoch, kind, body, encode(hash, 'hex') FROM record
+    WHERE run = (SELECT id FROM run WHERE run_id = %s) ORDER BY seq"""
+# No order but that of creation, and few conditions have an index: an index of a column that each append changes would
+# make each append write all indexes of the run. Planned for its values: most runs may have one tag, and few another.
+_SCANNED: Final = b"""SELECT set_config('enable_seqscan', 'on', true),
+    set_config('plan_cache_mode', 'force_custom_plan', true)"""
 _INBOX: Final = b"""SELECT run.requests, q.number, q.id, q.kind, q.body, q.by, q.at
     FROM run LEFT JOIN request q ON q.run = run.id AND q.number > %s WHERE run.run_id = %s ORDER BY q.number"""
 _NEWS: Final = b"""SELECT news, CASE WHEN %s BETWEEN 0 AND news - 1 THEN ARRAY(
@@ -88,6 +94,11 @@ _NUMBER: Final = len(_FIELDS)
 _LAST_HASH: Final = _NUMBER + 1
 
 
+def greet(db: Db) -> None:
+    """Prepare a new connection: what is read in one transaction is of one moment."""
+    db.execute(b"SET default_transaction_isolation = 'repeatable read'")
+
+
 def head(db: Db, run_id: str) -> RunHead:
     """Return the head of a run. Raises RunUnknown."""
     return _head(_known(db, run_id))
@@ -95,10 +106,10 @@ def head(db: Db, run_id: str) -> RunHead:
 
 def load(db: Db, run_id: str, since: int) -> Sequence[Record]:
     """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt or TooNew."""
-    with db.transaction():
-        db.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        row = _known(db, run_id)
-        stored = db.execute(_RECORDS, (row[_NUMBER],), prepare=True, binary=True).fetchall()
+    with db.pipeline():
+        of_run = db.execute(_OF_RUN, (run_id,), prepare=True)
+        stored = db.execute(_RECORDS, (run_id,), prepare=True, binary=True)
+    row = _found(run_id, of_run.fetchone())
     return records_of(run_id, map(Row._make, stored), _head(row), row[_LAST_HASH], since)
 
 
@@ -120,10 +131,7 @@ def page(db: Db, query: RunQuery, before: Position | None) -> tuple[list[RunHead
     chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT {query.page}"
     selected = f"SELECT * FROM run WHERE id IN ({chosen})"
     text = f"{_HEAD}, {ORDERS[query.order_by]} {_FROM.format(selected)} ORDER BY {query.ordered}"
-    with db.transaction():
-        # Most orders and conditions have no index, because one would make every append slower.
-        db.execute(b"SET LOCAL enable_seqscan = on")
-        rows = db.execute(text.encode(), values).fetchall()
+    rows = _scanned(db, text, values)
     position = (rows[-1][-1], rows[-1][_NUMBER]) if len(rows) == query.page else None
     return [_head(row) for row in rows], position
 
@@ -146,9 +154,10 @@ def version(db: Db) -> str:
 
 
 def _scanned(db: Db, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-    with db.transaction():
-        db.execute(b"SET LOCAL enable_seqscan = on")  # as for `page`
-        return db.execute(text.encode(), values).fetchall()
+    with db.pipeline():
+        db.execute(_SCANNED, prepare=True)
+        found = db.execute(text.encode(), values)
+    return found.fetchall()
 
 
 def inbox(db: Db, run_id: str, since: int) -> list[Posted]:
@@ -182,7 +191,10 @@ def blob(db: Db, digest: str) -> bytes:
 
 
 def _known(db: Db, run_id: str) -> tuple[Any, ...]:
-    row: tuple[Any, ...] | None = db.execute(_OF_RUN, (run_id,), prepare=True).fetchone()
+    return _found(run_id, db.execute(_OF_RUN, (run_id,), prepare=True).fetchone())
+
+
+def _found(run_id: str, row: tuple[Any, ...] | None) -> tuple[Any, ...]:
     if row is None:
         raise RunUnknown(run_id)
     return row
