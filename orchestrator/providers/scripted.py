@@ -7,7 +7,8 @@
 A script item is one answer, in any of these forms:
 
     str                     the final text
-    ToolCall, [ToolCall]    calls without text; `call(name, **arguments)` builds one
+    ToolCall, [ToolCall]    calls without text; `call(tool, **arguments)` builds one
+    an output               a pydantic model, a dataclass, a number or a bool: the final answer as JSON
     Response, Message       used unchanged
     dict                    an assistant message in OpenAI chat form
     BaseException           is raised; LLMError(…, kind="connection", partial="Half an") is a stream that was cut
@@ -24,6 +25,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
+from pydantic_core import to_json, to_jsonable_python
+
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.llm.message import (
     ArgumentsPiece,
@@ -36,6 +39,7 @@ from orchestrator.llm.message import (
     Usage,
 )
 from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.tools.spec import ToolSpec, as_tool, canonical_arguments
 
 Answer: TypeAlias = (
     str | Response | Message | ToolCall | Sequence[ToolCall] | Mapping[str, Any] | BaseException
@@ -61,18 +65,36 @@ class ScriptExhausted(AssertionError):
         self.length = length
 
 
-def call(name: str, /, **arguments: object) -> ToolCall:
-    """Return a call of `name` with these arguments as JSON text. For a fixed id build a ToolCall.
+def call(tool: str | ToolSpec[Any] | Callable[..., Any], /, **arguments: object) -> ToolCall:
+    """Return a call of a tool with these arguments as JSON text. For a fixed id build a ToolCall.
+
+    Give the tool itself to check the arguments against its schema; they may be values of Python, such as a date. A name
+    is not checked, so that a test can make the mistakes of a model.
+
+    Raises:
+        ConfigError: The arguments do not fit the tool.
 
     Example:
         >>> call("search", query="fsm").arguments
         '{"query": "fsm"}'
+        >>> def refund(order_id: str, cents: int) -> None: ...
+        >>> call(refund, order_id="A1", cent=500)
+        Traceback (most recent call last):
+        orchestrator.errors.ConfigError: call of refund: cents: Field required; cent: Extra inputs are not permitted
     """
-    return ToolCall(AUTO_ID, name, json.dumps(arguments))
+    if isinstance(tool, str):
+        return ToolCall(AUTO_ID, tool, json.dumps(arguments))
+    spec = as_tool(tool)
+    text = json.dumps(arguments, default=to_jsonable_python)
+    try:
+        canonical_arguments(spec, text)
+    except Exception as error:  # the tool's own validators may raise anything
+        raise ConfigError(f"call of {spec.name}: {error}") from error
+    return ToolCall(AUTO_ID, spec.name, text)
 
 
-class _Double:
-    """Base of both doubles: record the request, wait `latency` seconds on `clock`, answer by turn."""
+class Double:
+    """Base of the doubles: record the request, wait `latency` seconds on `clock`, answer by turn."""
 
     double: ClassVar[bool] = True
     """Not a real model: allowed if real models are refused."""
@@ -135,7 +157,7 @@ class _Double:
         )
 
 
-class FunctionLLM(_Double):
+class FunctionLLM(Double):
     """A model that is a function: `fn(request)` returns an answer in any form of a script item; it may be async.
 
     Args:
@@ -162,7 +184,7 @@ class FunctionLLM(_Double):
         super().__init__(lambda _: fn, model=model, usage=usage, latency=latency, clock=clock)
 
 
-class ScriptedLLM(_Double):
+class ScriptedLLM(Double):
     """A model that gives the answers of a script, one for each request, in order.
 
     An answer is consumed when its request arrives: a cancelled caller does not get it back.
@@ -179,14 +201,14 @@ class ScriptedLLM(_Double):
         ScriptExhausted: The model was asked more often than it has answers.
 
     Example:
-        llm = ScriptedLLM([call("search", query="fsm"), "Found it."])
-        result = await Agent(llm, tools=[search]).run("Find it.")
+        llm = ScriptedLLM([call(refund, order_id="A1", cents=500), Receipt(order_id="A1")])
+        result = await Agent(llm, tools=[refund], output_type=Receipt).run("Refund A1.")
         llm.assert_complete()
     """
 
     def __init__(
         self,
-        script: Iterable[Item],
+        script: Iterable[object],
         *,
         model: str = "scripted",
         usage: Usage = ONE_EACH,
@@ -194,7 +216,7 @@ class ScriptedLLM(_Double):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(self._take, model=model, usage=usage, latency=latency, clock=clock)
-        self.script: tuple[Item, ...] = tuple(script)
+        self.script: tuple[Any, ...] = tuple(script)
         self.reports_cost |= any(
             isinstance(one, Response) and one.usage and one.usage.cost is not None for one in self.script
         )
@@ -203,7 +225,7 @@ class ScriptedLLM(_Double):
                 _as_message(item, f"script item {number}")
 
     @property
-    def remaining(self) -> tuple[Item, ...]:
+    def remaining(self) -> tuple[Any, ...]:
         """The items that were not requested yet."""
         return self.script[len(self.requests) :]
 
@@ -215,7 +237,7 @@ class ScriptedLLM(_Double):
             named = "; ".join(f"#{first + offset} {_short(item)}" for offset, item in enumerate(left))
             raise AssertionError(f"{len(left)} of {len(self.script)} script items were not consumed: {named}")
 
-    def _take(self, turn: int) -> Item:
+    def _take(self, turn: int) -> Any:
         if turn > len(self.script):
             raise ScriptExhausted(turn, len(self.script))
         return self.script[turn - 1]
@@ -238,6 +260,8 @@ def _as_message(answer: object, where: str) -> Message:
         return Message("assistant", answer)
     if isinstance(answer, ToolCall):
         return Message("assistant", None, (answer,))
+    if _is_output(answer):
+        return Message("assistant", to_json(answer).decode())
     if isinstance(answer, Message | Mapping):
         if isinstance(answer, Mapping):
             try:
@@ -254,6 +278,17 @@ def _as_message(answer: object, where: str) -> Message:
     raise ConfigError(
         f"{where}: {_short(answer)} is not an answer; use text, a Response, a Message, a ToolCall or a list of "
         "them, an assistant message as a dict, an exception, or a function of the request"
+    )
+
+
+def _is_output(answer: object) -> bool:
+    """Return whether an answer is a value of an output type in place of its text."""
+    if isinstance(answer, Message | type):
+        return False
+    return (
+        isinstance(answer, int | float)
+        or dataclasses.is_dataclass(answer)
+        or hasattr(answer, "model_dump_json")
     )
 
 

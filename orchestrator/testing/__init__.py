@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from orchestrator.journal.crashing import CrashingJournal as CrashingJournal
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
     from orchestrator.providers.model_guard import refuse_real_models as refuse_real_models
+    from orchestrator.providers.schema_model import SchemaLLM as SchemaLLM
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
+    from orchestrator.providers.scripted import call as call
     from orchestrator.testing.clock import FakeClock as FakeClock
     from orchestrator.testing.coverage import GraphCoverage as GraphCoverage
     from orchestrator.testing.paths import edge_paths as edge_paths
@@ -39,8 +41,10 @@ _HOME = {
     "MemoryJournal": "journal.memory",
     "ReplayLLM": "around",
     "ReplayTools": "around",
+    "SchemaLLM": "providers.schema_model",
     "ScriptedLLM": "providers.scripted",
     "assert_replays": "around",
+    "call": "providers.scripted",
     "check_guard": "testing.purity",
     "edge_paths": "testing.paths",
     "parametrize_paths": "testing.paths",

@@ -103,7 +103,8 @@ BUILDING = {
 
 DOUBLES = {
     "CrashingJournal", "FakeClock", "FunctionLLM", "GraphCoverage", "GuardImpure", "MemoryJournal", "ReplayLLM",
-    "ReplayTools", "ScriptedLLM", "assert_replays", "check_guard", "edge_paths", "parametrize_paths", "path_id", "pure",
+    "ReplayTools", "SchemaLLM", "ScriptedLLM", "assert_replays", "call",
+    "check_guard", "edge_paths", "parametrize_paths", "path_id", "pure",
     "refuse_real_models", "shortest_paths", "simple_paths", "strict_guards", "walk",
 }  # fmt: skip
 """What `orchestrator.testing` offers."""

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
@@ -115,6 +116,11 @@ class AgentChanges(TypedDict, total=False):
     params: Mapping[str, Any] | None
     name: str | None
     version: str | None
+    journal: Journal
+    observers: Iterable[Observer] | None
+    runtime: Runtime
+    hooks: Iterable[object]
+    graph: Graph
 
 
 @checks_names
@@ -197,6 +203,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     ) -> None:
         arguments.check_agent(locals(), Limits)
         runtime, data = runtime_of(runtime, journal, observers), agent_data(name, version)
+        hooks = tuple(hooks)
+        self._parts = {"output_type": output_type, "deps": deps, "hooks": hooks, "graph": graph}
         self._limits, self._instructions, self._launch = limits or Limits(), instructions, launch
         self._source, self._conversations = DepsSource(deps), Conversations()
         bound, points = compose.machine(graph, hooks)
@@ -417,12 +425,20 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
         """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.
 
-        It shares machine, journal and observers, and costs below 100 µs. See `AgentChanges`. Raises ConfigError.
+        It shares machine, journal and observers, and costs below 100 µs. With another `journal`, `observers`,
+        `runtime`, `hooks` or `graph` it is an agent of its own, built as by the constructor, and shares the rest.
+        See `AgentChanges`. Raises ConfigError, and GraphError for hooks and graph.
+
+        Example:
+            test = agent.replace(model=SchemaLLM(), journal=MemoryJournal(), observers=())
         """
         given: dict[str, Any] = dict(changes)
         refuse_unknown("replace has no argument", given, AgentChanges.__annotations__, ELSEWHERE)
+        if built := {name: given.pop(name) for name in _BUILT if name in given}:
+            return self.replace(**given)._built(built)
         arguments.check_agent({"limits": None, **given}, Limits)
         found = copy.copy(self)
+        found._parts = {name: given.get(name, part) for name, part in self._parts.items()}
         if "deps" in given:
             found._source = DepsSource(given["deps"])
         data = dict(self._service.data)
@@ -464,6 +480,26 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         refuse_unpriced(found._limits, agent_tool.prices(found))
         refuse_unknown_tools(found._limits, found._deps.tools)
         return found
+
+    @contextmanager
+    def override(self, **changes: Unpack[AgentChanges]) -> Iterator[Self]:
+        """Make this very agent another one inside the block, for tests of code that holds it; changes as for `replace`.
+
+        Runs that start in the block, in any task or thread, are those of the variant. Not for code in which other runs
+        of the agent start at the same time.
+
+        Example:
+            with app.agent.override(model=SchemaLLM(), observers=()):
+                assert client.post("/ask").status_code == 200
+        """
+        before, variant = dict(vars(self)), vars(self.replace(**changes))
+        vars(self).clear()
+        vars(self).update(variant)
+        try:
+            yield self
+        finally:
+            vars(self).clear()
+            vars(self).update(before)
 
     def as_tool(
         self, name: str, description: str, **options: Unpack[agent_tool.AgentToolOptions]
@@ -571,6 +607,32 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
     # ---- private ----
 
+    def _built(self, changes: Mapping[str, Any]) -> Agent:
+        """Return a new agent with these parts, each of `_BUILT`, and all others of this one."""
+        handles, service, given = self._deps, self._service, {**self._parts, **changes}
+        runtime = given.pop("runtime", None)
+        on = {name: given.pop(name) for name in ("journal", "observers") if name in given}
+        if runtime is None:
+            runtime, on = service.runtime.replaced(**on), {}
+        with joining():  # it may have the name and the journal of this one
+            found: Agent = Agent(
+                handles.llm,
+                name=service.data.get("agent"),
+                version=service.data.get("agent_version"),
+                tools=handles.tools,
+                instructions=self._instructions,
+                limits=self._limits,
+                retry=handles.retry,
+                memory=handles.memory,
+                params=handles.params,
+                runtime=runtime,
+                launch=self._launch,
+                **on,
+                **given,
+            )
+        found._deps.validators = handles.validators
+        return found
+
     def _make_hosting(self) -> LoopHosting:
         return LoopHosting(self._service, self._deps, self._launch, check=self._check_run, begin=self._begin)
 
@@ -604,6 +666,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
 
+
+_BUILT = ("journal", "observers", "runtime", "hooks", "graph")
+"""Arguments of `replace` that a variant cannot have: they need an agent of its own."""
 
 Orchestrator = Agent
 """The same class under the name of the specification."""

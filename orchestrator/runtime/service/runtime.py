@@ -99,6 +99,14 @@ class Runtime:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def replaced(self, **changes: Any) -> Runtime:
+        """Return this with another `journal`, or other `observers`, or both. Raises ConfigError."""
+        names = ("journal", "observers", "clock", "migrations", "price", "evict_after")
+        found = Runtime(**{name: getattr(self, name) for name in names} | changes)
+        if "journal" not in changes:
+            object.__setattr__(found, "own_journal", self.own_journal)
+        return found
+
     def on_journal_of(self, other: Runtime) -> Runtime:
         """Return this with the journal of another one."""
         found = copy.copy(self)
