@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 import orjson
@@ -376,30 +376,28 @@ def _names(kinds: str) -> tuple[str, ...]:
     return tuple(kinds.split(SEPARATOR))
 
 
-class Row(NamedTuple):
-    """One append as it is stored. Its hash covers all of its records and the row before."""
+Row: TypeAlias = tuple[int, int, str, bytes, str]
+"""One append as it is stored: number of its last record, epoch, kinds, body, hash. The hash covers all of its records
+and the row before. It is a plain tuple, as stores return it: the garbage collector forgets those that hold no other
+object, and it examines named ones for as long as they live."""
 
-    seq: int
-    """Number of its last record."""
-    epoch: int
-    kinds: str
-    body: bytes
-    hash: str
 
-    @property
-    def first(self) -> int:
-        """Number of its first record."""
-        return self.seq - self.kinds.count(SEPARATOR)
+def _first(row: Row) -> int:
+    """Return the number of the first record of a row."""
+    return row[0] - row[2].count(SEPARATOR)
 
-    def records(self) -> Iterator[Record]:
-        """Return its records, decoded."""
-        names, bodies = _split(self.kinds, self.body)
-        numbers = range(self.seq + 1 - len(names), self.seq + 1)
-        return map(_record, zip(numbers, repeat(self.epoch), names, bodies, repeat(self.hash), strict=False))
 
-    def drafts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Return kind and body of its records, decoded."""
-        return zip(*_split(self.kinds, self.body), strict=True)
+def _records(row: Row) -> Iterator[Record]:
+    """Return the records of a row, decoded."""
+    seq, epoch, kinds, body, digest = row
+    names, bodies = _split(kinds, body)
+    numbers = range(seq + 1 - len(names), seq + 1)
+    return map(_record, zip(numbers, repeat(epoch), names, bodies, repeat(digest), strict=False))
+
+
+def _drafts(row: Row) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Return kind and body of the records of a row, decoded."""
+    return zip(*_split(row[2], row[3]), strict=True)
 
 
 _record: Callable[[Iterable[Any]], Record] = functools.partial(tuple.__new__, Record)
@@ -428,7 +426,7 @@ class VerifiedRecords(Sequence[Record]):
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[Record]:
-        return self._each(Row.records)
+        return self._each(_records)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -451,7 +449,7 @@ class VerifiedRecords(Sequence[Record]):
 
     def drafts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Return kind and body of each record."""
-        return self._each(Row.drafts)
+        return self._each(_drafts)
 
     def _part(self, numbers: range) -> VerifiedRecords:
         return VerifiedRecords(self._run_id, self._rows, numbers)
@@ -459,8 +457,8 @@ class VerifiedRecords(Sequence[Record]):
     def _each(self, of_row: Callable[[Row], Iterator[T]]) -> Iterator[T]:
         """Return what the rows have for each of the records."""
         numbers = self._numbers
-        at = bisect_left(self._rows, numbers.start, key=_seq)
-        before = numbers.start - self._rows[at].first if numbers else 0
+        at = bisect_left(self._rows, numbers.start, key=_last)
+        before = numbers.start - _first(self._rows[at]) if numbers else 0
         decoded = map(self._decoded, repeat(of_row), islice(self._rows, at, None))
         return islice(chain.from_iterable(decoded), before, before + len(numbers))
 
@@ -468,23 +466,22 @@ class VerifiedRecords(Sequence[Record]):
         try:
             return of_row(row)
         except (ValueError, Corrupt) as error:
-            raise Corrupt(f"run {self._run_id!r}: record {row.first} cannot be decoded: {error}") from error
+            raise Corrupt(f"run {self._run_id!r}: record {_first(row)} cannot be decoded: {error}") from error
 
 
-_seq: Callable[[Row], int] = attrgetter("seq")
+_last: Callable[[Row], int] = itemgetter(0)
 
 
 def verified(run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str) -> list[Row]:
     """Return all rows of a run, verified by the chain and the head; nothing is decoded. Raises Corrupt."""
-    found: list[Row] = []
-    before, last, epoch = NO_HASH, -1, 0
-    for row in rows:
-        before = chained(before, run_id, row.seq, row.epoch, row.kinds, row.body)
-        if row.first != last + 1 or before != row.hash or row.epoch < epoch:
+    found = list(rows)
+    before, last, last_epoch = NO_HASH, -1, 0
+    for seq, epoch, kinds, body, digest in found:
+        before = chained(before, run_id, seq, epoch, kinds, body)
+        if seq - kinds.count(SEPARATOR) != last + 1 or before != digest or epoch < last_epoch:
             raise Corrupt(f"run {run_id!r}: record {last + 1} is damaged; nothing of the run is used")
-        last, epoch = row.seq, row.epoch
-        found.append(row)
-    if last != head.seq or before != last_hash or epoch > head.epoch:
+        last, last_epoch = seq, epoch
+    if last != head.seq or before != last_hash or last_epoch > head.epoch:
         raise Corrupt(
             f"run {run_id!r}: {last + 1} records, {head.seq + 1} were written; nothing of the run is used"
         )
@@ -515,7 +512,7 @@ def records_of(
     if since <= 0:
         return whole
     wanted = range(since, head.seq + 1)
-    return VerifiedRecords(run_id, [row for row in proved if row.seq >= since], wanted)
+    return VerifiedRecords(run_id, [row for row in proved if row[0] >= since], wanted)
 
 
 def drafts_in(records: Iterable[Record]) -> Iterator[tuple[str, Mapping[str, Any]]]:

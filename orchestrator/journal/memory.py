@@ -136,7 +136,7 @@ class _Run:
         for epoch, kinds, body in self.rows:
             seq += kinds.count(SEPARATOR) + 1
             before = chained(before, self.run_id, seq, epoch, kinds, body)
-            found.append(Row(seq, epoch, kinds, body, before))
+            found.append((seq, epoch, kinds, body, before))
         return found
 
 
@@ -265,7 +265,7 @@ class MemoryJournal:
         """Return the records from `since` on. Raises RunUnknown."""
         run = self._known(run_id)
         rows = run.chain()
-        return records_of(run_id, rows, run.head(), rows[-1].hash, since)
+        return records_of(run_id, rows, run.head(), rows[-1][-1], since)
 
     async def blob(self, digest: str) -> bytes:
         """Return a blob. Raises Corrupt."""

@@ -16,7 +16,7 @@ from psycopg import errors, sql
 
 from orchestrator.errors import Corrupt, JournalError, RunUnknown
 from orchestrator.journal.address import JournalAddress
-from orchestrator.journal.codec import Row, disagreement, records_of, verified_blob
+from orchestrator.journal.codec import disagreement, records_of, verified_blob
 from orchestrator.journal.postgres import session
 from orchestrator.journal.postgres.presence import LIVING, LOCKED
 from orchestrator.journal.postgres.session import client_parameters, unreachable
@@ -110,7 +110,7 @@ def load(db: Db, run_id: str, since: int) -> Sequence[Record]:
         of_run = db.execute(_OF_RUN, (run_id,), prepare=True)
         stored = db.execute(_RECORDS, (run_id,), prepare=True, binary=True)
     row = _found(run_id, of_run.fetchone())
-    return records_of(run_id, map(Row._make, stored), _head(row), row[_LAST_HASH], since)
+    return records_of(run_id, stored, _head(row), row[_LAST_HASH], since)
 
 
 def newest(db: Db, conversation_id: str) -> RunHead | None:

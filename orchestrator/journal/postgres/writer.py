@@ -283,7 +283,7 @@ class Part:
         lease, kinds, body = self.lease, append.kinds, append.body
         self.seq += append.count
         self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kinds, body)
-        self.rows.append(Row(self.seq, lease.epoch, kinds, body, self.head))
+        self.rows.append((self.seq, lease.epoch, kinds, body, self.head))
         self.change = self.change.then(append.change)
         self.progress |= not only_claims(kinds)
         self.blobs.update(append.blobs or {})
@@ -377,9 +377,9 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         for part in parts
     ]
     rows = [
-        (number, row.seq, row.epoch, row.kinds, row.body, bytes.fromhex(row.hash))
+        (number, *row, bytes.fromhex(digest))
         for number, part in enumerate(parts, 1)
-        for row in part.rows
+        for *row, digest in part.rows
     ]
     blobs = [
         (number, bytes.fromhex(digest), content)

@@ -20,7 +20,7 @@ import apsw
 import orjson
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.codec import Row, records_of
+from orchestrator.journal.codec import records_of
 from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, counted
 from orchestrator.journal.sqlite import high_water
 from orchestrator.journal.sqlite.error_mapping import explain
@@ -190,7 +190,7 @@ def whole(db: apsw.Connection, run_id: str, state_of: StateOf) -> tuple[RunHead,
 
 def _records(cursor: apsw.Cursor, row: RunRow, head: RunHead, since: int = 0) -> Sequence[Record]:
     found = cursor.execute(_ROWS, span(row.id))
-    return records_of(row.run_id, map(Row._make, found), head, row.last_hash, since)
+    return records_of(row.run_id, found, head, row.last_hash, since)
 
 
 def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:
