@@ -29,7 +29,6 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.testing import FunctionLLM
 from orchestrator.tools.spec import tool
 from tests.benchmarks.child import percentile, resident_bytes
 
@@ -56,14 +55,19 @@ class Figures(NamedTuple):
     """Milliseconds of the processor for each answer, until its caller has the result."""
 
 
-def answer(request: Request) -> Response:
-    """Ask for a look-up, then for a payment, then say what happened."""
-    turn = sum(message.role == "assistant" for message in request.messages)
-    if turn == 0:
-        return Response(None, (ToolCall("c0", "look_up", '{"key": "a"}'),), "tool_calls")
-    if turn == 1:
-        return Response(None, (ToolCall("c1", "pay", '{"to": "ann"}'),), "tool_calls")
-    return Response("It is paid.")
+class Payer:
+    """A model that asks for a look-up, then for a payment, then says what happened. It keeps no request."""
+
+    model = "payer"
+
+    async def complete(self, request: Request) -> Response:
+        """Answer."""
+        turn = sum(message.role == "assistant" for message in request.messages)
+        if turn == 0:
+            return Response(None, (ToolCall("c0", "look_up", '{"key": "a"}'),), "tool_calls")
+        if turn == 1:
+            return Response(None, (ToolCall("c1", "pay", '{"to": "ann"}'),), "tool_calls")
+        return Response("It is paid.")
 
 
 async def measured(runs: int, answers: int, seed: int) -> Figures:
@@ -86,7 +90,7 @@ async def measured(runs: int, answers: int, seed: int) -> Figures:
             runtime = Runtime(
                 journal=journal, observers=[Metrics(CollectorRegistry())], evict_after=EVICT_AFTER
             )
-            agent = Agent(FunctionLLM(answer), name="payer", tools=[look_up, pay], runtime=runtime)
+            agent = Agent(Payer(), name="payer", tools=[look_up, pay], runtime=runtime)
             gc.collect()
             before = resident_bytes()
             callers = await _started(agent, runs)
@@ -122,14 +126,15 @@ async def measured(runs: int, answers: int, seed: int) -> Figures:
 
 async def _started(agent: Agent, runs: int) -> list[asyncio.Task[Result]]:
     """Start the runs, AT_ONCE at a time, and return their callers when every run is evicted."""
-    callers: list[asyncio.Task[Result]] = []
+    callers, quiet = list[asyncio.Task[Result]](), 0
     evicted = agent._service.evicted
-    while len(callers) < runs or len(evicted) < runs:
-        room = min(runs - len(callers), AT_ONCE - (len(callers) - len(evicted)))
+    while len(callers) < runs or quiet < runs:
+        room = min(runs - len(callers), AT_ONCE - (len(callers) - quiet))
         for _ in range(room):
             name = f"run-{len(callers)}"
             callers.append(asyncio.create_task(agent.run("Pay Ann.", run_id=name)))
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.01)
+        quiet = sum(1 for run in evicted if run.is_quiet)
         if callers and any(one.done() for one in callers[-AT_ONCE:]):
             raise RuntimeError(f"a run ended before it was answered: {callers[-1]!r}")
     return callers

@@ -332,7 +332,7 @@ async def test_a_tree_stays_in_memory_while_a_child_run_waits(sqlite: Callable[[
             FunctionLLM(ask), name="boss", tools=[child.as_tool("cashier", "Pays.")], runtime=runtime
         )
         async with caller(agent.run("go", run_id="r")) as waits, caller(child.run("go", run_id="s")):
-            await until(lambda: alive(agent, "r:1:0"))
+            await until(lambda: known_and_asks(agent, "r:1:0"))
             await evicted(child, "s")
             assert alive(agent, "r")
             assert alive(agent, "r:1:0")

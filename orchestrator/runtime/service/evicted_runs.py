@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -60,9 +60,11 @@ class EvictedRun:
         "_changed",
         "_news",
         "_runs",
+        "alarm_at",
         "conversation_id",
         "expires_at",
         "follower",
+        "has_owner",
         "paused",
         "run_id",
         "seq",
@@ -79,6 +81,10 @@ class EvictedRun:
         self.follower = follower
         self.expires_at = 0.0
         """When its question expires (epoch seconds); 0 means never."""
+        self.alarm_at = 0.0
+        """When it is woken for that."""
+        self.has_owner = False
+        """Whether it is read again after LOOK seconds, because another owner has it."""
         self.task = asyncio.current_task()
 
     def __enter__(self) -> Self:
@@ -105,22 +111,29 @@ class EvictedRun:
         if self.follower is not None and seq > self.seq:
             self(RecordsWritten(self.run_id, await journal.load(self.run_id, self.seq + 1)))
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its caller waits for `changed` and reads nothing."""
+        return self._changed is not None and not self._changed.done()
+
     def wake(self) -> None:
-        """Let `changed` return: the run may have moved."""
-        self._news = True
+        """Let the caller read the run again: it may have moved."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
+        else:
+            self._news = True
 
-    async def changed(self, *, expires_at: float = 0.0, has_owner: bool = False) -> None:
-        """Return when the run may have moved since the last call, at the latest when its question expires."""
-        self._runs.watch(self, expires_at, has_owner=has_owner)
-        if not self._news:
-            self._changed = asyncio.get_running_loop().create_future()
-            try:
-                await self._changed
-            finally:
-                self._changed = None
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done when the run may have moved since the last call.
+
+        That is at the latest when its question expires.
+        """
+        self._runs.watch(self)
+        self._changed = asyncio.get_running_loop().create_future()
+        if self._news:
+            self._changed.set_result(None)
         self._news = False
+        return self._changed
 
 
 class EvictedRuns:
@@ -129,34 +142,34 @@ class EvictedRuns:
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
-        self._runs: dict[str, EvictedRun] = {}
         self._watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 
-    def __len__(self) -> int:
-        return len(self._runs)
+    def __iter__(self) -> Iterator[EvictedRun]:
+        return (run for watcher in self._watchers.values() for run in watcher.runs.values())
 
     def find(self, run_id: str) -> EvictedRun | None:
         """Return a run that was evicted and whose caller still waits, also while it is driven again."""
-        return self._runs.get(run_id)
+        for watcher in self._watchers.values():
+            if (run := watcher.runs.get(run_id)) is not None:
+                return run
+        return None
 
     def add(self, run: EvictedRun) -> None:
-        """Watch a run."""
-        self._runs[run.run_id] = run
+        """Watch a run of this event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._watchers:
             self._watchers[loop] = _Watcher(self._journal, self._clock)
-        self._watchers[loop].add(run)
+        self._watchers[loop].runs[run.run_id] = run
 
     def remove(self, run: EvictedRun) -> None:
         """Stop to watch a run."""
-        self._runs.pop(run.run_id, None)
         loop = asyncio.get_running_loop()
         if self._watchers[loop].remove(run):
             del self._watchers[loop]
 
-    def watch(self, run: EvictedRun, expires_at: float, *, has_owner: bool) -> None:
-        """Set when a run is read again without news."""
-        self._watchers[asyncio.get_running_loop()].watch(run, expires_at, has_owner=has_owner)
+    def watch(self, run: EvictedRun) -> None:
+        """Wake a run when its question expires, and from time to time if it has another owner."""
+        self._watchers[asyncio.get_running_loop()].watch(run)
 
 
 class _Watcher:
@@ -165,32 +178,30 @@ class _Watcher:
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
-        self._runs: dict[str, EvictedRun] = {}
+        self.runs: dict[str, EvictedRun] = {}
         self._owned: set[str] = set()
         """Runs that have another owner."""
         self._expiries: list[tuple[float, str]] = []
         self._since = -1
-        self._looked = self._scanned = clock.monotonic()
+        self._looked = self._scanned = 0.0
         self._version = ""
         self._failed = ""
         self._task = asyncio.create_task(self._watch(), name="orchestrator evicted runs")
 
-    def add(self, run: EvictedRun) -> None:
-        self._runs[run.run_id] = run
-
     def remove(self, run: EvictedRun) -> bool:
         """Stop to watch a run; return whether it was the last one."""
-        del self._runs[run.run_id]
+        del self.runs[run.run_id]
         self._owned.discard(run.run_id)
-        if not self._runs:
+        if not self.runs:
             self._task.cancel()
-        return not self._runs
+        return not self.runs
 
-    def watch(self, run: EvictedRun, expires_at: float, *, has_owner: bool) -> None:
-        if expires_at and expires_at != run.expires_at:
-            heapq.heappush(self._expiries, (expires_at, run.run_id))
-        run.expires_at = expires_at
-        if has_owner:
+    def watch(self, run: EvictedRun) -> None:
+        """Wake a run when its question expires, and from time to time if it has another owner."""
+        if run.expires_at and run.expires_at != run.alarm_at:
+            heapq.heappush(self._expiries, (run.expires_at, run.run_id))
+            run.alarm_at = run.expires_at
+        if run.has_owner:
             self._owned.add(run.run_id)
         else:
             self._owned.discard(run.run_id)
@@ -221,14 +232,14 @@ class _Watcher:
         """Wake the runs that something was posted for; all of them if the start of the news is unknown."""
         lost = self._since < 0
         self._since, news = await self._journal.news(self._since)
-        self._wake(tuple(self._runs) if lost else news)
+        self._wake(tuple(self.runs) if lost else news)
 
     def _expired(self) -> list[str]:
         now, found = self._clock.time(), list[str]()
         while self._expiries and self._expiries[0][0] <= now:
             at, run_id = heapq.heappop(self._expiries)
-            if run_id in self._runs and self._runs[run_id].expires_at == at:
-                self._runs[run_id].expires_at = 0.0
+            if run_id in self.runs and self.runs[run_id].alarm_at == at:
+                self.runs[run_id].alarm_at = 0.0
                 found.append(run_id)
         return found
 
@@ -237,7 +248,7 @@ class _Watcher:
         version = await self._journal.version()
         if version == self._version:
             return
-        moved = set(self._runs)
+        moved = set(self.runs)
         try:
             async for head in self._journal.runs(status="parked"):
                 moved.discard(head.run_id)
@@ -248,5 +259,5 @@ class _Watcher:
 
     def _wake(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
-            if (run := self._runs.get(run_id)) is not None:
+            if (run := self.runs.get(run_id)) is not None:
                 run.wake()

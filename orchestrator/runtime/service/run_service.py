@@ -226,7 +226,10 @@ class RunService(Generic[R]):
 
     def new_run(self, run_id: str, ctx: Any, deps: Any, data: Mapping[str, Any]) -> Run[Any, Any]:
         """Return a new run; `data` is that of the host."""
-        return Run(self.machine, run_id, ctx, deps, data={**self.data, **data} or None)
+        # Runs without data of their own share that of their agent.
+        return Run(
+            self.machine, run_id, ctx, deps, data=({**self.data, **data} if data else self.data) or None
+        )
 
     async def deposit(self, run: Run[Any, Any], tenant: str) -> str:
         """Store a new run in the journal for a worker, and return its id. Raises ConfigError."""
@@ -264,8 +267,8 @@ class RunService(Generic[R]):
         except OrchestratorError:
             await self.driver.release(run)
             raise
-        logs = (one for one in self.runtime.observers if isinstance(one, TransitionLog))
-        log = next(logs, None)  # for code inside of the run
+        # For code inside of the run:
+        log = next((one for one in self.runtime.observers if isinstance(one, TransitionLog)), None)
         make_logger: Any = None if log is None else partial(log.logger_for, run.run_id, run.graph.name)
         end: R | None = None
         try:
@@ -326,37 +329,46 @@ class RunService(Generic[R]):
         with EvictedRun(self.evicted, left, follower) as evicted:
             del left, follower
             try:
-                return await self._follow(evicted, resume)
+                while True:
+                    try:
+                        head = await self._ready(evicted)
+                        if head is not None:
+                            return await self._continue_evicted(head, resume)
+                    except RunEvicted:
+                        continue  # its new question may be answered already
+                    except (Held, StoreDown):  # read again later
+                        head, evicted.has_owner = None, True
+                    await evicted.changed()
             finally:
                 self.live.free(evicted.conversation_id, evicted.run_id)
                 self.live.ended(evicted.run_id, Suspended(evicted.run_id, "interrupted"))
 
-    async def _follow(self, evicted: EvictedRun, resume: Callable[[str], Awaitable[R]]) -> R:
-        """Return the result of an evicted run. Raises the errors of its resumption, RunUnknown if it was erased."""
-        run_id = evicted.run_id
-        while True:
-            expires_at, has_owner = evicted.expires_at, False
-            try:
-                head = await self.journal.head(run_id)
-                await evicted.catch_up(self.journal, head.seq)
-                if head.status == "ended":
-                    end = await self.ended_result(run_id)
-                    self.live.ended(run_id, end)
-                    return end
-                if not (has_owner := head.owner is not None):
-                    found = await self.recovery.described(head)
-                    expires_at = found.expires_at
-                    if found.unattended:
-                        return await self._continue_evicted(head, resume)
-            except RunEvicted:
-                continue  # its new question may be answered already
-            except (Held, StoreDown):  # read again later
-                has_owner = True
-            await evicted.changed(expires_at=expires_at, has_owner=has_owner)
+    async def _ready(self, evicted: EvictedRun) -> RunHead | None:
+        """Return the head of an evicted run that has ended or can continue here; None while it waits.
+
+        Raises RunUnknown if it was erased, and StoreDown.
+        """
+        head = await self.journal.head(evicted.run_id)
+        await evicted.catch_up(self.journal, head.seq)
+        evicted.has_owner = head.owner is not None
+        if head.status == "ended":
+            return head
+        if evicted.has_owner:
+            return None
+        found = await self.recovery.described(head)
+        evicted.expires_at = found.expires_at
+        return head if found.unattended else None
 
     async def _continue_evicted(self, head: RunHead, resume: Callable[[str], Awaitable[R]]) -> R:
-        """Resume an evicted run, in a slot of the engine if it has one. Raises Held and the errors of `resume`."""
+        """Resume an evicted run, in a slot of the engine if it has one, or read the result of one that has ended.
+
+        Raises Held and the errors of `resume`.
+        """
         limiter = self.driver.limiter
+        if head.status == "ended":
+            end = await self.ended_result(head.run_id)
+            self.live.ended(head.run_id, end)
+            return end
         if limiter is None:
             return await resume(head.run_id)
         await limiter.back(head.run_id)

@@ -64,6 +64,10 @@ class Ours:
             ScriptedLLM(script), tools=[look_up], limits=_LIMITS, journal=journal, observers=observers
         )
 
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()
+
     async def run(self, name: str) -> str:
         """Run a conversation to its end."""
         result = await self._agent.run(PROMPT, run_id=name)
