@@ -233,6 +233,22 @@ class AbandonableTask(Generic[T]):
     has a better count than `cancel`.
     """
 
+    __slots__ = (
+        "_context",
+        "_frames",
+        "_message",
+        "_name",
+        "_passed_on",
+        "_timer",
+        "call",
+        "children",
+        "ended",
+        "left",
+        "policy",
+        "requests",
+        "task",
+    )
+
     def __init__(
         self,
         work: Coroutine[Any, Any, T],
@@ -393,7 +409,10 @@ async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Cancelle
     The tasks get it once, so that the host's code can clean up within its grace period, as with any other request.
     """
     late: asyncio.CancelledError | None = None
-    with grace_for_children():
+    owner = here()
+    if owner is not None:  # as `grace_for_children` does, without its generator: each run waits here
+        owner.children += 1
+    try:
         while open_ones := [task for task in tasks if not task.done]:
             try:
                 await _all_ended(open_ones)
@@ -402,6 +421,9 @@ async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Cancelle
                 late = error
                 for task in () if is_repeated else open_ones:
                     task.cancel(*error.args[:1])
+    finally:
+        if owner is not None:
+            owner.children -= 1
     return late
 
 
@@ -420,18 +442,25 @@ def grace_for_children() -> Iterator[None]:
 
 
 def _all_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Future[None]:
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    left = len(tasks)
-
-    def one() -> None:
-        nonlocal left
-        left -= 1
-        if not left and not waiter.done():
-            waiter.set_result(None)
-
+    countdown = _Countdown(len(tasks))
     for task in tasks:
-        task.ended = one
-    return waiter
+        task.ended = countdown
+    return countdown.waiter
+
+
+class _Countdown:
+    """A future that is done after some calls."""
+
+    __slots__ = ("_left", "waiter")
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if not self._left and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 def here() -> AbandonableTask[Any] | None:
@@ -502,6 +531,8 @@ class TimeLimitPassed(Exception):
 
 class TimeLimit:
     """Lets work start its own time limit again, because it makes progress. Works only while it runs."""
+
+    __slots__ = ("_clock", "_expire", "_left", "_outside", "_seconds", "_since", "_timers", "_total")
 
     def __init__(self) -> None:
         self._clock: Clock | None = None
@@ -605,34 +636,52 @@ async def limited(
     # Only work that waits needs timers, and a scope that can cancel it.
     own, limit = restarts or TimeLimit(), asyncio.timeout(None)
     owner = here()
-    left = 0 if owner is None else owner.left
-    late: Cancellable | None = None
-    passed = 0.0
-
-    def expire(allowed: float) -> None:
-        nonlocal late, passed
-        if passed or (owner is not None and owner.left > left):
-            return  # it was abandoned already
-        passed = allowed
-        limit.reschedule(0.0)
-        late = None if owner is None else owner.abandon_late()
-
+    expiry = _Expiry(limit, owner)
     try:
         async with limit:
-            own.start(seconds, total, clock, expire, since=since)
+            own.start(seconds, total, clock, expiry, since=since)
             try:
                 return await continued(coroutine, waits)
             finally:
                 own.end()
-                if late is not None:
-                    late.cancel()
+                expiry.end()
     except (Exception, asyncio.CancelledError) as error:
         # Before Python 3.11.4 asyncio.timeout takes its own cancellation for that of a caller if there was one earlier.
         ours = not isinstance(error, asyncio.CancelledError) or (task and task.cancelling() <= earlier)
         if limit.expired() and ours:
-            abandoned = owner is not None and owner.left > left
-            raise TimeLimitPassed(passed, abandoned=abandoned, is_total=passed == total) from error
+            passed = expiry.passed
+            raise TimeLimitPassed(passed, abandoned=expiry.is_abandoned, is_total=passed == total) from error
         raise
+
+
+class _Expiry:
+    """Ends work whose time has passed: a call with the time limit cancels it, and abandons host code that stays."""
+
+    __slots__ = ("_late", "_left", "_limit", "_owner", "passed")
+
+    def __init__(self, limit: asyncio.Timeout, owner: AbandonableTask[Any] | None) -> None:
+        self._limit, self._owner = limit, owner
+        self._left = 0 if owner is None else owner.left
+        self._late: Cancellable | None = None
+        self.passed = 0.0
+        """The time limit that has passed (seconds); 0 while none has."""
+
+    def __call__(self, allowed: float) -> None:
+        if self.passed or self.is_abandoned:
+            return
+        self.passed = allowed
+        self._limit.reschedule(0.0)
+        self._late = None if self._owner is None else self._owner.abandon_late()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the host's code was abandoned since the work began."""
+        return self._owner is not None and self._owner.left > self._left
+
+    def end(self) -> None:
+        """Do not abandon the host's code: it has ended."""
+        if self._late is not None:
+            self._late.cancel()
 
 
 def _ignore_limit(_: float) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time as system_time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 CALL_SHARE = 0.9
 """Share of the time that a state has left which one call may take."""
@@ -85,11 +85,12 @@ class Alarm:
     fires, whether the limit was moved.
     """
 
-    __slots__ = ("_callback", "_clock", "_timer", "due", "rings_at")
+    __slots__ = ("_argument", "_callback", "_clock", "_timer", "due", "rings_at")
 
-    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, callback: Callable[[Any], None], argument: Any) -> None:
         self._clock = clock
         self._callback = callback
+        self._argument = argument
         self.due: float | None = None
         """When to call back (monotonic seconds). It may be set to a later time than `rings_at` without `set`."""
         self._timer: Cancellable | None = None
@@ -123,4 +124,4 @@ class Alarm:
             self._arm(self.due)
         else:
             self.due = None
-            self._callback()
+            self._callback(self._argument)

@@ -135,7 +135,7 @@ class Driver:
         #     _loop_over_events: one event or step at a time, until the run ends, parks or is stopped
         #         _step, _step_without_event: hold a pause, repeat a hook, or take, await or park for a signal
         run.control.waits_in_place, run.control.folds = not park, True
-        run.control.alarm = Alarm(self._clock, lambda: self._executor.stop_overdue(run))
+        run.control.alarm = Alarm(self._clock, self._executor.stop_overdue, run)
         try:
             if not run.cursor.ended and await self._begin_or_resume(run, event, park=park):
                 await self._loop_over_interruptions(run, park=park)
@@ -146,7 +146,7 @@ class Driver:
         finally:
             run.control.alarm.cancel()
             run.control.alarm = None
-            run.control.mailbox.listen(None)
+            run.control.mailbox.listen(None, run)
             run.control.driving = False
 
     async def deposit(self, run: Run[Any, Any], launch: Mapping[str, Any]) -> None:
@@ -282,7 +282,7 @@ class Driver:
             await self._create(run)
         elif event is not None:
             run.cursor.entry_pending, run.cursor.pending_event = False, event
-        run.control.mailbox.listen(lambda signal: self._services.accept_control_request(run, signal))
+        run.control.mailbox.listen(self._services.accept_control_request, run)
         if run.cursor.parked:
             if (
                 park

@@ -40,52 +40,59 @@ class Signal:
 class Mailbox:
     """Signals for one run, each id once. Only the driver that owns the run reads it."""
 
-    __slots__ = ("_decisions", "_early", "_listener", "_messages", "_news", "_seen", "_signals")
+    __slots__ = ("_decisions", "_early", "_listener", "_messages", "_news", "_run", "_seen", "_signals")
 
     def __init__(self) -> None:
-        self._signals: list[Signal] = []  # most runs never get any, and an empty deque takes 600 bytes
-        self._decisions: list[Signal] = []
-        self._messages: list[Signal] = []
-        self._seen: dict[str, None] = {}
-        self._early: list[Signal] = []
+        # Most runs never get a signal, so an empty mailbox has no containers of its own.
+        self._signals: tuple[Signal, ...] = ()
+        self._decisions: tuple[Signal, ...] = ()
+        self._messages: tuple[Signal, ...] = ()
+        self._early: tuple[Signal, ...] = ()
+        self._seen: dict[str, None] | None = None
         self._news: asyncio.Event | None = None
-        self._listener: Callable[[Signal], None] | None = None
+        self._listener: Callable[[Any, Signal], None] | None = None
+        self._run: Any = None
 
     def post(self, signal: Signal) -> bool:
         """Add a signal. Requests to stop or pause overtake the others. Returns False for a known id."""
         if signal.id:
+            if self._seen is None:
+                self._seen = {}
             if signal.id in self._seen:
                 return False
             self._seen[signal.id] = None
         if signal.asks == "event":
-            self._signals.append(signal)
+            self._signals += (signal,)
         elif signal.asks == "decision":
-            self._decisions.append(signal)
+            self._decisions += (signal,)
         elif signal.asks == "message":
-            self._messages.append(signal)
+            self._messages += (signal,)
         elif self._listener is not None:
-            self._listener(signal)
+            self._listener(self._run, signal)
         else:
-            self._early.append(signal)
+            self._early += (signal,)
         if self._news is not None:
             self._news.set()
         return True
 
     def forget(self, ids: Iterable[str]) -> None:
         """Mark ids as known: their signals were handled before the run came to this process."""
-        self._seen.update(dict.fromkeys(ids))
+        self._seen = {**(self._seen or {}), **dict.fromkeys(ids)}
 
     def take(self) -> Signal | None:
         """Return the oldest signal with an event, or None."""
-        return self._signals.pop(0) if self._signals else None
+        first, self._signals = self._signals[:1], self._signals[1:]
+        return first[0] if first else None
 
     def decision(self) -> Signal | None:
         """Return the oldest answer to a question, or None."""
-        return self._decisions.pop(0) if self._decisions else None
+        first, self._decisions = self._decisions[:1], self._decisions[1:]
+        return first[0] if first else None
 
     def message(self) -> Signal | None:
         """Return the oldest unread message, or None."""
-        return self._messages.pop(0) if self._messages else None
+        first, self._messages = self._messages[:1], self._messages[1:]
+        return first[0] if first else None
 
     @property
     def unread(self) -> bool:
@@ -95,7 +102,7 @@ class Mailbox:
     @property
     def unread_answers(self) -> tuple[Signal, ...]:
         """The unread answers."""
-        return tuple(self._decisions)
+        return self._decisions
 
     async def wait(self) -> None:
         """Return when `take` has something to return."""
@@ -115,13 +122,13 @@ class Mailbox:
         if self._news is not None:
             self._news.set()
 
-    def listen(self, listener: Callable[[Signal], None] | None) -> None:
-        """Pass requests to stop, pause and resume to `listener` when they are posted; None stores them."""
-        self._listener = listener
+    def listen(self, listener: Callable[[Any, Signal], None] | None, run: Any) -> None:
+        """Pass `run` and each request to stop, pause or resume to `listener` when it is posted; None stores them."""
+        self._listener, self._run = listener, run
         if listener is not None:
-            early, self._early = self._early, []
+            early, self._early = self._early, ()
             for signal in early:
-                listener(signal)
+                listener(run, signal)
 
     def __len__(self) -> int:
         return len(self._signals) + len(self._early) + len(self._decisions) + len(self._messages)

@@ -50,7 +50,7 @@ class HandClock:
 
 def rung() -> tuple[HandClock, Alarm, list[float]]:
     clock, rings = HandClock(), list[float]()
-    return clock, Alarm(clock, lambda: rings.append(clock.now)), rings
+    return clock, Alarm(clock, lambda _: rings.append(clock.now), None), rings
 
 
 def test_it_rings_once_at_its_time() -> None:

@@ -33,7 +33,8 @@ def graph_with(guard: Any) -> Any:
 
 
 def context() -> LoopContext:
-    return LoopContext([Message("user", "go")], Limits(), 1, output=deque())
+    marks: Any = set()
+    return LoopContext([Message("user", "go")], Limits(), 1, output=deque(), remembered=marks)
 
 
 def asked(guard: Any, ctx: Any) -> Any:
@@ -47,7 +48,8 @@ CHANGES: dict[str, Any] = {
     "context.messages from list of 1 to list of 2": lambda ctx: ctx.messages.append(Message("user", "x")),
     "context.turns from () to ('turn',)": lambda ctx: setattr(ctx, "turns", ("turn",)),
     "context.output from deque of 0 to deque of 1": lambda ctx: ctx.output.append("turn"),
-    "context.ledger.noted from set of 0 to set of 1": lambda ctx: ctx.ledger.noted.add(1),
+    "context.ledger.asked[1] from nothing to 'x'": lambda ctx: ctx.ledger.asked.update({1: "x"}),
+    "context.remembered from set of 0 to set of 1": lambda ctx: ctx.remembered.add(1),
 }
 
 

@@ -446,7 +446,7 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
     ctx, position, call = run.ctx, result.position, result.call
     admitted = ctx.ledger.admitted.get(position) or admit_again(run, position)
     ctx.results[position] = result if result.whole is None else replace(result, whole=None)
-    ctx.ledger.noted.add(position)
+    ctx.ledger.noted |= {position}
     body: dict[str, Any] = {
         "effect": "tool",
         "key": admitted.key,

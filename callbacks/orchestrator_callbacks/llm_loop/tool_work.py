@@ -291,7 +291,7 @@ def _report(run: LoopRun) -> None:
     for position, result in enumerate(ctx.results):
         if position in ledger.told or position in ledger.asked:
             continue
-        ledger.told.add(position)
+        ledger.told |= {position}
         if not is_observed:
             continue
         done = result or _interrupted(run, position)

@@ -267,32 +267,21 @@ async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Res
 async def _tried(run: LoopRun, request: Request) -> Response:
     ctx, deps = run.ctx, run.deps
     route = request.route or Route()
-    tries: list[RetryAttempt] = []
     deltas = None if run.control.follower is None else DeltaStream(run, run.control.follower)
     step = run.cursor.step
     if deltas is not None and step is not None and step.event == LoopEvent.COMPLETION_RETRY:
         deltas.answer_refused(answer.retry_reason(ctx))  # its record is durable now
 
-    def tried(one: RetryAttempt) -> None:
-        tries.append(one)
-        if one.outcome != "ok":
-            _report_failure(run, one, deltas, route, _charge_timeout(run, one, route))
-        route.since = None
-
-    def complete(request: Request) -> Awaitable[Response]:
-        route.since, route.waiting = deps.clock.monotonic(), False
-        return (
-            complete_once(run, run.deps.llm, run.deps.model, request)
-            if deltas is None
-            else deltas.complete(request)
-        )
-
+    attempts = _Attempts(run, deltas, route)
+    tries = attempts.made
     policy = _with_retries_left(ctx, deps.retry) if ctx.limits.max_retries else deps.retry
     if request.route is not route:  # a request of a host's hook has no route
         request = replace(request, route=route)
     started = deps.clock.monotonic()
     try:
-        response: object = await policy.call(complete, request, on_attempt=tried, clock=deps.clock)
+        response: object = await policy.call(
+            attempts.complete, request, on_attempt=attempts.note, clock=deps.clock
+        )
     except asyncio.CancelledError:
         # Interrupted by a limit: the model hung, and the run was not cancelled.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
@@ -328,6 +317,32 @@ def _charge_timeout(run: LoopRun, one: RetryAttempt, route: Route) -> int:
         return 0
     elapsed = route.in_flight(run.deps.clock.monotonic())
     return charge_interrupted(run, elapsed, approximate_tokens(len(getattr(one.error, "partial", ""))))
+
+
+class _Attempts:
+    """The attempts of one request. A waiting run keeps this: closures with their cells would be four times as large."""
+
+    __slots__ = ("_deltas", "_route", "_run", "made")
+
+    def __init__(self, run: LoopRun, deltas: DeltaStream | None, route: Route) -> None:
+        self._run, self._deltas, self._route = run, deltas, route
+        self.made: list[RetryAttempt] = []
+
+    def complete(self, request: Request) -> Awaitable[Response]:
+        """Start an attempt."""
+        run, route = self._run, self._route
+        route.since, route.waiting = run.deps.clock.monotonic(), False
+        if self._deltas is None:
+            return complete_once(run, run.deps.llm, run.deps.model, request)
+        return self._deltas.complete(request)
+
+    def note(self, one: RetryAttempt) -> None:
+        """Note an attempt that has ended; charge it if it may be billed, and report it, if it has failed."""
+        run, route = self._run, self._route
+        self.made.append(one)
+        if one.outcome != "ok":
+            _report_failure(run, one, self._deltas, route, _charge_timeout(run, one, route))
+        route.since = None
 
 
 def was_sent(error: Exception | None) -> bool:

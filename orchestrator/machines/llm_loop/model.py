@@ -159,16 +159,16 @@ class CallLedger:
     """Calls in the form in which they run, if that differs from the model's own text."""
     approved: dict[int, str] = field(default_factory=dict, metadata={"fingerprint": None})
     """Calls that a person approved, with the digest under which they were announced."""
-    changed: set[int] = field(default_factory=set, metadata={"fingerprint": None})
+    changed: frozenset[int] = field(default=frozenset(), metadata={"fingerprint": None})
     """Interrupted calls whose tool has another schema, effect or approval than when they were announced."""
     started: dict[int, str] = field(default_factory=dict)
     """Calls that may have started, with the effect of their tools. Without a result it is unknown whether they
     happened."""
     began: dict[int, float] = field(default_factory=dict, metadata={"fingerprint": None})
     """Start (epoch seconds) of each of several calls of a turn that were started in this process."""
-    noted: set[int] = field(default_factory=set)
+    noted: frozenset[int] = field(default=frozenset(), metadata={"fingerprint": ("noted", "set[int]")})
     """Calls whose result is in the journal."""
-    told: set[int] = field(default_factory=set)
+    told: frozenset[int] = field(default=frozenset(), metadata={"fingerprint": ("told", "set[int]")})
     """Calls that were published to observers."""
     decided: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key -> the answer that counted."""

@@ -105,7 +105,7 @@ def restored(
         declared = stored.ledger.entries[key_of(ctx, position)].declared
         spec = deps.tools.find(effective_call(ctx, position).name)
         if declared and spec is not None and tool_digest(spec) != declared:
-            ctx.ledger.changed.add(position)
+            ctx.ledger.changed |= {position}
     ctx.remembered = stored.remembered
     run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
     last = ctx.messages[-1] if ctx.messages else None
@@ -218,7 +218,7 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ledger.canonical[position] = canonical
         if entry.done is not None:
             ctx.results[position] = made.get(entry.key) or _result(entry, call)
-            ledger.noted.add(position)
+            ledger.noted |= {position}
         elif entry.asked is not None:
             question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked)
             ledger.asked[position] = question

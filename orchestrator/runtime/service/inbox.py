@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from orchestrator.errors import Corrupt, RunUnknown, StoreDown
@@ -45,23 +46,24 @@ class Inbox:
         self._journal = journal
         self._listeners: dict[asyncio.AbstractEventLoop, _Listener] = {}
 
-    @contextlib.asynccontextmanager
-    async def listening(self, run_id: str) -> AsyncIterator[None]:
+    def listening(self, run_id: str) -> AbstractAsyncContextManager[None]:
         """Deliver requests of other processes to a live run while the block is active."""
-        if not self._journal.shared:
-            yield
-            return
+        return _Listening(self, run_id) if self._journal.shared else _NOTHING
+
+    def begin(self, run_id: str) -> None:
+        """Deliver to a run of this event loop."""
         loop = asyncio.get_running_loop()
-        listener = self._listeners.get(loop)
-        if listener is None:
-            listener = self._listeners[loop] = _Listener(self._live, self._journal, self.deliver)
-        listener.begin(run_id)
-        try:
-            yield
-        finally:
-            if listener.leave(run_id):
-                del self._listeners[loop]
-                await listener.end()
+        if loop not in self._listeners:
+            self._listeners[loop] = _Listener(self._live, self._journal, self.deliver)
+        self._listeners[loop].begin(run_id)
+
+    async def end(self, run_id: str) -> None:
+        """Stop to deliver to a run of this event loop."""
+        loop = asyncio.get_running_loop()
+        listener = self._listeners[loop]
+        if listener.leave(run_id):
+            del self._listeners[loop]
+            await listener.end()
 
     async def deliver(self, run_id: str) -> bool:
         """Deliver new requests to a live run; return False if that is not possible yet."""
@@ -78,6 +80,25 @@ class Inbox:
                 if signal is not None:
                     run.mailbox.post(signal)
         return True
+
+
+class _Listening:
+    """One run that requests are delivered to. Every live run keeps this, so it is smaller than a generator."""
+
+    __slots__ = ("_inbox", "_run_id")
+
+    def __init__(self, inbox: Inbox, run_id: str) -> None:
+        self._inbox = inbox
+        self._run_id = run_id
+
+    async def __aenter__(self) -> None:
+        self._inbox.begin(self._run_id)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._inbox.end(self._run_id)
+
+
+_NOTHING: AbstractAsyncContextManager[None] = contextlib.nullcontext()
 
 
 class _Listener:
