@@ -49,7 +49,13 @@ from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.engine_directory import EngineLog, Registration
 from orchestrator.engines.operator_command import ActiveCommands, CommandHandler, OperatorCommand
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
-from orchestrator.engines.process import LoopAffinity, current_affinity, first_signal, refuse_foreign
+from orchestrator.engines.process import (
+    GcThresholds,
+    LoopAffinity,
+    current_affinity,
+    first_signal,
+    refuse_foreign,
+)
 from orchestrator.engines.run_queue import EngineJob, Handle, RunQueue
 from orchestrator.errors import (
     ConfigError,
@@ -214,6 +220,10 @@ class LocalEngine(Generic[AgentResultT_co]):
         queue: Maximum number of runs that wait to start.
         grace: Seconds that runs get to end when the engine drains.
         rescan: Seconds between two searches for runs whose process died.
+        gc_thresholds: Thresholds of Python's garbage collector in this process from the start of the engine until it
+            has drained, as for `gc.set_threshold`; then those from before are back. None leaves the collector alone.
+            With thousands of runs at once, (50_000, 20, 50) saves up to half of the processor time. Never freezes
+            objects.
         scheduler: Receives the orphaned runs; the engine executes only submitted and resumed runs (see `worker`).
 
     Raises ConfigError if an argument is invalid, or if the agents cannot work in one engine.
@@ -229,12 +239,14 @@ class LocalEngine(Generic[AgentResultT_co]):
         name: str | None = None,
         recover: Recover = "list",
         rescan: float = 5.0,
+        gc_thresholds: tuple[int, int, int] | None = None,
         scheduler: Scheduler | None = None,
     ) -> None:
         self._agents = AgentRegistry(agent)
         self._grace = float(OperatorCommand.of("drain", "", {"grace": grace}).about)
         self.name = name or "local"
         self._recover, self._queue = checked_mode(recover), queue
+        self._gc = GcThresholds(gc_thresholds)
         self._journal, self._clock = self._agents.journal, self._agents.clock
         self._line = RunQueue(self.name, slots, queue, self._may_begin)
         self._active_commands = ActiveCommands(self._line.slots.fill)
@@ -284,6 +296,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             self._agents.detach(self)
             raise
         self._affinity = current_affinity()
+        self._gc.set()
         self._log.started(self._line.slots.limit, len(self.found))
         if self._journal.shared:
             self._background(self._registration.listen(self._commands.take), "inbox")
@@ -528,6 +541,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             self._log.ended(len(report.parked) + len(report.interrupted))
             return report
         finally:
+            self._gc.restore()
             self._agents.detach(self)
             for task in self._tasks:
                 task.cancel()
