@@ -56,8 +56,8 @@ _LATEST: Final = "SELECT * FROM run WHERE conversation_id = %s ORDER BY id DESC 
 _NEWEST: Final = f"{_HEAD} {_FROM.format(_LATEST)}".encode()
 _RECORDS: Final = b"""SELECT seq, epoch, kind, body, encode(hash, 'hex') FROM record
     WHERE run = (SELECT id FROM run WHERE run_id = %s) ORDER BY seq"""
-# No order but that of creation, and few conditions have an index: an index of a column that each append changes would
-# make each append write all indexes of the run. Planned for its values: most runs may have one tag, and few another.
+# Some conditions and most orders have no index (`session.UPGRADES`). A listing is planned for its values: most runs may
+# have one tag, and few another.
 _SCANNED: Final = b"""SELECT set_config('enable_seqscan', 'on', true),
     set_config('plan_cache_mode', 'force_custom_plan', true)"""
 _INBOX: Final = b"""SELECT run.requests, q.number, q.id, q.kind, q.body, q.by, q.at

@@ -36,8 +36,10 @@ from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 
 # ---- the tables and the requirements ----
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the tables, in `meta`."""
+_HEADS_SINCE: Final = 2
+"""The first version with the heads of runs."""
 OLDEST_SERVER: Final = 140000
 
 TABLES: Final = """
@@ -84,6 +86,11 @@ ALTER TABLE run
     ADD COLUMN child_tokens bigint NOT NULL DEFAULT 0, ADD COLUMN child_cost bigint;
 CREATE TABLE run_tag(name text NOT NULL, value text NOT NULL, run bigint NOT NULL, PRIMARY KEY(name, value, run));
 CREATE INDEX tag_of_run ON run_tag(run)""",
+    # No append changes the agent, and only one that parks or continues a run changes what it waits for, which changes
+    # its status too. An index of a column that each append changes (the time of the last record, state, tokens, cost)
+    # would make each append write to every index of the run: listings in those orders read all rows, and sort few.
+    3: """CREATE INDEX run_of_agent ON run(agent, id) WHERE agent <> '';
+CREATE INDEX run_that_waits ON run(id) WHERE waiting <> ''""",
 }
 """Version -> the statements that make its tables from those of the version before. New tables are made by them too, so
 that upgraded ones are the same."""
@@ -207,7 +214,8 @@ def _upgrade(connection: psycopg.Connection[Any], schema: str, where: str) -> No
         if found is not None and found < VERSION:
             _refuse_in_use(connection, where, found)
             _make_present(connection, found)
-            _fill_heads(connection)
+            if found < _HEADS_SINCE:
+                _fill_heads(connection)
 
 
 def _refuse_in_use(connection: psycopg.Connection[Any], where: str, found: int) -> None:
