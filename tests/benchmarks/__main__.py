@@ -9,11 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -21,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import (
+    aims,
     console,
     endurance,
     machine,
     outside_input,
+    own_time,
     parsing,
     report,
     rounds,
@@ -46,10 +44,9 @@ CASES = (
     Case("no tools, 5 ms model", 50, 0, 0.005, 5),
     Case("50 turns, 1 tool, 5 ms model", 50, 1, 0.005, 5),
     Case("50 turns, 5 tools, 5 ms model", 50, 5, 0.005, 5),
+    Case("journalled, 50 ms model", 50, 1, 0.05, 5, journalled=True),
     Case("journalled, 500 ms model", 20, 1, 0.5, 2, journalled=True),
 )
-HELP = "orchestrator --help"
-
 JOURNALS = (OURS, "langgraph", DBOS.name)
 """Whose journalled turns and resumes are shown: ours, and the store that a user would pick instead."""
 
@@ -72,15 +69,16 @@ def main() -> None:
     journalled = rounds.chosen(JOURNALLED, options.only)
     figures: list[Any] = [asdict(one) for one in (_loops(loops) if loops else ())]
     figures += _parts(options.only)
-    if options.only in HELP:
-        print(f"\n{HELP}: {_help_ms():.0f} ms, median of 9 (a process each)", flush=True)
     if journalled:
         rows = _journalled(journalled, options.environments.absolute(), install=not options.offline)
         figures += [asdict(one) for one in rows]
+    print("", *aims.lines(json.loads(aims.PEERS.read_text(encoding="utf-8")), aims.kept()), sep="\n")
     if refusal := quiet.refusal():
         raise SystemExit(refusal)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if beyond := own_time.beyond(figures):
+        raise SystemExit(beyond)
 
 
 def _parts(only: str) -> list[Any]:
@@ -107,6 +105,11 @@ def _parts(only: str) -> list[Any]:
         one, many = endurance.measure()
         print("", *endurance.lines(one, many), sep="\n", flush=True)
         figures += [asdict(block) for block in (*one, *many)]
+    if only in own_time.NAME:
+        for runs in own_time.PARTS_OF_A_SECOND:
+            beside = own_time.beside_models(runs)
+            print("", own_time.about(runs), *own_time.model_lines(beside), sep="\n", flush=True)
+            figures += [asdict(one) for one in beside]
     return figures + _processes(only)
 
 
@@ -122,15 +125,6 @@ def _processes(only: str) -> list[Any]:
         print("", *workers.lines(carried, takeover), sep="\n", flush=True)
         figures += [asdict(one) for one in (*carried, takeover) if one is not None]
     return figures
-
-
-def _help_ms() -> float:
-    spans = []
-    for _ in range(9):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", *HELP.split()], check=True, stdout=subprocess.DEVNULL)
-        spans.append(time.perf_counter() - started)
-    return statistics.median(spans) * 1e3
 
 
 # ---- the loop beside a hand-written one ----

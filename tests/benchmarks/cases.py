@@ -48,4 +48,7 @@ QUICK = tuple(
 )
 """Every workload, in seconds: it shows that all are measured, and its figures say nothing."""
 
-JOURNALLED = tuple(case for case in CASES if case.kind in ("journalled", "resume"))
+BUSY = Case("journalled, 1 run of 30 turns, all cores busy", "journalled", 5, 30, patience=10, busy=True)
+"""An append that crosses threads waits for a core twice: other processes use all of them."""
+
+JOURNALLED = (*(case for case in CASES if case.kind in ("journalled", "resume")), BUSY)

@@ -26,8 +26,10 @@ _TURNS: Final = 2
 _BATCH: Final = 200
 
 AIMS: Final[dict[tuple[str, ...], float]] = {
+    ("--help",): 0.1,
     ("runs", "list"): 0.5,
     ("runs", "show", "run1"): 0.5,
+    ("runs", "events", "run1"): 0.5,
     ("runs", "list", "--limit", "0", "--json"): 2.0,
     ("doctor",): 3.0,
 }
@@ -67,14 +69,15 @@ def measure(path: Path, calls: int = 5) -> dict[tuple[str, ...], float]:
         spans = []
         for _ in range(1 + calls):
             started = time.perf_counter()
-            typed = [sys.executable, "-m", "orchestrator", *words, "--journal", str(path)]
+            at = () if words == ("--help",) else ("--journal", str(path))
+            typed = [sys.executable, "-m", "orchestrator", *words, *at]
             done = subprocess.run(typed, stdout=subprocess.PIPE, env=environment, check=False)
             spans.append(time.perf_counter() - started)
             assert done.stdout, words
         del spans[0]
         medians[words] = statistics.median(spans)
         print(
-            f"{medians[words]:6.2f} s ({min(spans):.2f} to {max(spans):.2f}), aim {aim:g} s: "
+            f"{medians[words]:6.3f} s ({min(spans):.3f} to {max(spans):.3f}), aim {aim:g} s: "
             f"orchestrator {' '.join(words)}"
         )
     return medians

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +35,8 @@ class Case:
     """At once."""
     patience: float = 30.0
     """A contestant that has spent so many seconds on this case takes part in no further round."""
+    busy: bool = False
+    """Other processes use all cores meanwhile."""
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ class Row:
 def run_case(case: Case, contestants: Sequence[Contestant], disk: Path) -> Row:
     """Measure one case, stores in fresh folders on a disk. The first in a round is the last in the next."""
     columns = {contestant.name: Column() for contestant in contestants}
-    with _folder(disk) as prepared:
+    with _folder(disk) as prepared, _load(os.cpu_count() or 1 if case.busy else 0):
         for contestant in contestants:
             _ready(case, contestant, prepared, columns[contestant.name])
         for number in range(case.rounds):
@@ -149,6 +153,18 @@ def _asked(case: Case, contestant: Contestant, prepared: Path) -> dict[str, floa
             shutil.copytree(prepared / contestant.name, folder, dirs_exist_ok=True)
             os.sync()  # or the copy is written back while we measure
         return contestant.ask(case.kind, folder=str(folder), **case.options)
+
+
+@contextmanager
+def _load(cores: int) -> Iterator[None]:
+    """Keep so many cores busy inside the block."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        yield
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.benchmarks import aims, cases, plot, report
+from tests.benchmarks import cases, plot, report
 from tests.benchmarks.peers import __main__ as peers
 from tests.benchmarks.peers.roster import ROSTER
 
@@ -156,19 +156,6 @@ def test_a_case_that_there_was_no_time_for_says_so_for_everybody(tmp_path: Path)
     reasons = [one["not_measured"] for case in told["workloads"] for one in case["contestants"].values()]
     assert reasons == ["the 0 minutes given were over"] * 2 * len(told["workloads"])
     assert len(reasons) >= 2
-
-
-def test_an_aim_is_reached_at_its_bound_missed_beyond_it_and_never_guessed() -> None:
-    def lines(ratio: float) -> list[str]:
-        figures = {"ours": {"cpu_us_per_turn_to_hand": [ratio, 1.0, 9.0]}}
-        told = {"workloads": [{"name": "50 turns, 1 tool", "contestants": figures}]}
-        return [line.strip() for line in aims.lines(told)]
-
-    bound = aims.AIMS[0].bound
-    name = "a turn, by the hand-written loop's"
-    assert lines(bound)[0] == f"reached  {name}: {bound:g} (aim: at most {bound:g})"
-    assert lines(bound + 0.01)[0] == f"not reached  {name}: {bound + 0.01:g} (aim: at most {bound:g})"
-    assert all(line.startswith("not measured  ") for line in lines(bound)[1:])
 
 
 def test_a_part_that_names_no_case_says_what_there_is(tmp_path: Path) -> None:

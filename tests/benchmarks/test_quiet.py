@@ -96,7 +96,7 @@ def test_figures_of_a_machine_that_became_busy_are_printed_and_not_written(
     monkeypatch.setattr(QuietMachine, "require", lambda _: None)
     monkeypatch.setattr(QuietMachine, "refusal", lambda _: "not written: other processes used 0.9 cores")
     monkeypatch.setattr(peers, "measure", lambda *_, **__: {})
-    monkeypatch.setattr("tests.benchmarks.aims.lines", lambda _: ["the figures"])
+    monkeypatch.setattr("tests.benchmarks.aims.lines", lambda *_: ["the figures"])
     with pytest.raises(SystemExit, match=r"not written: other processes used 0\.9 cores"):
         peers.main(["--results", str(tmp_path), "--environments", str(tmp_path), "--only", "no tools"])
     assert "the figures" in capsys.readouterr().out

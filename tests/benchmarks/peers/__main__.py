@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         install=not options.quick,
         seconds=60 * options.minutes,
     )
-    print("", *aims.lines(told), sep="\n")
+    print("", *aims.lines(told, aims.kept()), sep="\n")
     if refusal := quiet.refusal():
         raise SystemExit(refusal)
     if folder:
