@@ -192,7 +192,12 @@ def comparison(kind: Any, names: Iterable[str], windows: Collection[str]) -> Com
 @lru_cache(_KINDS)
 def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> Comparison:
     hints, lasting = _hints(kind), lasting_fields(kind) - windows
-    scope: dict[str, Any] = {"copied": copied, "snapshot_of": snapshot_of, "add_whole": _add_whole}
+    scope: dict[str, Any] = {
+        "copied": copied,
+        "snapshot_of": snapshot_of,
+        "add_whole": _add_whole,
+        "add_window": _add_window,
+    }
     seen: list[str] = []
     """Expressions of the list."""
     functions: list[str] = []
@@ -205,7 +210,8 @@ def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> C
             lines += _if_changed(f"ctx.{name}", at, f"changed[{name!r}] = seen[{at}] = ctx.{name}")
         elif not _has_parts(hints.get(name)):
             seen.append(f"snapshot_of(ctx.{name})")
-            write = f"seen[{at}] = add_whole(changed, {name!r}, ctx.{name}, was_{at}, {name in windows})"
+            add = "add_window" if name in windows else "add_whole"
+            write = f"seen[{at}] = {add}(changed, {name!r}, ctx.{name}, was_{at})"
             lines += _if_changed(f"ctx.{name}", at, write)
         else:
             scope[f"class_{at}"] = part_kind = hints[name]
@@ -228,7 +234,7 @@ def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> C
                 f"if type(one) is class_{at} and was_{at} is class_{at}:",
                 *(f"    {line}" for line in compared),
                 "else:",  # a value of another class, now or before
-                f"    add_whole(changed, {name!r}, one, was_{at}, False)",
+                f"    add_whole(changed, {name!r}, one, was_{at})",
                 f"    seen[{at}:{size}] = seen_{at}(one)",
             ]
     source = [
@@ -273,22 +279,27 @@ def _has_parts(kind: Any) -> bool:
     return bool(parts) and all(one.init and not one.name.startswith("_") for one in parts)
 
 
-def _add_whole(changed: dict[str, Any], name: str, value: Any, before: Any, is_window: bool) -> Any:  # noqa: FBT001
+def _add_whole(changed: dict[str, Any], name: str, value: Any, before: Any) -> Any:
     """Add a field to a record unless its value is that of the snapshot `before`; return its snapshot."""
     snapshot, written = WAYS[type(value)]
     now = snapshot(value)
     if now == before:
         return before
-    if is_window or type(now) is DequeSnapshot is type(before):
-        # The change of a window: the number of last items that stayed, and the new items.
-        size, kept = len(before), len(now)
-        # A window of the same size lost an item at least.
-        kept = kept - 1 if kept == size else min(kept, size)
-        while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
-            kept -= 1
-        changed[name] = {"last": kept, "add": now[kept:]}
-    else:
-        changed[name] = written(now)
+    if type(now) is DequeSnapshot is type(before):
+        return _add_window(changed, name, now, before)
+    changed[name] = written(now)
+    return now
+
+
+def _add_window(changed: dict[str, Any], name: str, value: Any, before: Any) -> Any:
+    """Add the change of a window to a record: the number of last items that stayed, and the new items."""
+    now = value if isinstance(value, tuple) else snapshot_of(value)
+    size, kept = len(before), len(now)
+    # A window of the same size lost an item at least.
+    kept = kept - 1 if kept == size else min(kept, size)
+    while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
+        kept -= 1
+    changed[name] = {"last": kept, "add": now[kept:]}
     return now
 
 
@@ -364,10 +375,21 @@ class ContextCodec(Generic[C]):
         """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
         changed = self._comparison.changes(ctx, saved.seen)
-        if self._growing is not None:
-            grown = self._grown(getattr(ctx, self._growing), ctx, saved)
-            if grown is not None:
-                changed[self._growing] = grown
+        if self._growing is None:
+            return changed
+        # The messages since the last record, and how many of those before were kept if some were removed.
+        items: list[Any] = getattr(ctx, self._growing)
+        count = kept = saved.count
+        if items is not saved.items:
+            kept = _identical(items, saved.items[:count])
+            saved.items = items
+        elif len(items) < count or (count and items[count - 1] is not saved.last):
+            kept = 0  # an item was removed from the list itself, at an unknown position
+        new = items[kept:]
+        if new or kept < count:
+            saved.count, saved.last = len(items), items[-1] if items else None
+            added = self._item(ctx, new)
+            changed[self._growing] = {"add": added} if kept == count else {"add": added, "keep": kept}
         return changed
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
@@ -385,21 +407,6 @@ class ContextCodec(Generic[C]):
             fault = error.errors()[0]
             where = ".".join(map(str, fault["loc"]))
             raise Corrupt(f"a stored context cannot be read: {where}: {fault['msg']}") from None
-
-    def _grown(self, items: list[Any], ctx: C, saved: _Saved) -> dict[str, Any] | None:
-        """Return the messages since the last record, and how many of those before were kept if some were removed."""
-        count = kept = saved.count
-        if items is not saved.items:
-            kept = _identical(items, saved.items[:count])
-            saved.items = items
-        elif len(items) < count or (count and items[count - 1] is not saved.last):
-            kept = 0  # an item was removed from the list itself, at an unknown position
-        new = items[kept:]
-        if not new and kept == count:
-            return None
-        saved.count, saved.last = len(items), items[-1] if items else None
-        added = self._item(ctx, new)
-        return {"add": added} if kept == count else {"add": added, "keep": kept}
 
 
 def _identical(items: Sequence[Any], others: Sequence[Any]) -> int:

@@ -33,8 +33,10 @@ from orchestrator.journal.codec import (
 )
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import (
+    ENDING_KINDS,
     ENGINE,
     NO_HASH,
+    PARKING_KINDS,
     Draft,
     HeadCounts,
     HeadRow,
@@ -231,11 +233,12 @@ class MemoryJournal:
         if "resumed" in kinds or "migrated" in kinds:
             run.take(head_change(drafts).identity)
         was, (kind, last) = run.status, drafts[-1]
-        run.status, run.reason, _, _ = status_after(kind, last)
-        if run.status == ENDED:
-            self._let_go(run)
-        elif was == ENDED:
-            self._over.pop(run.run_id, None)
+        if was != OPEN or kind in ENDING_KINDS or kind in PARKING_KINDS:
+            run.status, run.reason, _, _ = status_after(kind, last)
+            if run.status == ENDED:
+                self._let_go(run)
+            elif was == ENDED:
+                self._over.pop(run.run_id, None)
 
     async def release(self, lease: Lease) -> None:
         """Release the run."""

@@ -140,7 +140,12 @@ class MachineCondition(core.Condition):
     def __init__(self, func: Any, target: bool = True) -> None:  # noqa: FBT001, FBT002 - the library's signature
         name = func if isinstance(func, str) else guard_name(func) or ""
         name = name if target else f"not {name}"
-        vars(self).update(func=func, target=target, name=name, label=f"when:{name}", function=func)
+        self._set(func=func, target=target, name=name, label=f"when:{name}", function=func)
+
+    def _set(self, **attributes: object) -> None:
+        # Not by `vars(self)`: Python reads the attributes of an instance whose dict exists five times as slowly.
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a condition does not change; replace it in the list `conditions` ({name})")
@@ -160,7 +165,7 @@ class MachineCondition(core.Condition):
             text = f"the guard {self.name} of {edge} {why}"
             raise GraphError(graph, [LintProblem(LintRule.ASYNC_GUARD, text)])
         function = pure_guard(function, graph) if check_purity else function
-        vars(self).update(function=function, waits=waits, graph=graph, edge=edge)
+        self._set(function=function, waits=waits, graph=graph, edge=edge)
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
         """Return the answer of the guard about the run: its context, and the event if that is an object."""
@@ -218,6 +223,7 @@ class CompiledTransition:
     event: StrEnum
     source: StrEnum
     dest: StrEnum
+    graph_name: str
     names: tuple[str, str, str]
     """The values of event, source and dest: reading `value` of a member is a call."""
     conditions: tuple[MachineCondition, ...]
@@ -741,6 +747,7 @@ class Machine(transitions.Machine):
             event=event,
             source=source,
             dest=dest,
+            graph_name=graph.name,
             names=(event.value, source.value, dest.value),
             conditions=conditions,
             guard_name=conditions_name(conditions),

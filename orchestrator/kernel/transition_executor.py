@@ -156,7 +156,7 @@ class TransitionExecutor:
 
         # before_<event>, before_event, leave_<source>, leave_state: their time does not count for the kernel
         if step.ahead:
-            asked = self.now()
+            asked = self.now() if step.conditions or step.prepare else began
             if step.settle_first and self._writer is not None:
                 await self._settle(self._writer, run, step)
             for name, hook in step.ahead:
@@ -182,7 +182,7 @@ class TransitionExecutor:
         elif not control.detached:
             cursor.seq += 1
             fact = Transition(
-                run.graph.name,
+                step.graph_name,
                 run.run_id,
                 cursor.seq,
                 name_of_event,

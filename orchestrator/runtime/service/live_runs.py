@@ -21,6 +21,8 @@ class RunRegistry:
 
     def __init__(self, kept: int = 10_000) -> None:
         self._kept = kept
+        self._most = kept + kept // 10
+        """Transitions of a path before the first ones are dropped: not one at a time."""
         self._runs: dict[str, Run[Any, Any]] = {}
         self._paths: dict[str, list[Transition]] = {}
         self._earlier: dict[str, Iterable[Transition]] = {}
@@ -150,5 +152,5 @@ class RunRegistry:
     def _keep(self, fact: Transition) -> None:
         path = self._paths[fact.run_id]
         path.append(fact)
-        if len(path) > self._kept + self._kept // 10:
+        if len(path) > self._most:
             del path[: -self._kept]
