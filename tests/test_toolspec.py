@@ -641,9 +641,23 @@ def test_a_type_without_equality_is_judged_by_its_text() -> None:
     assert canonical_arguments(takes(kind), '{"value":"a"}') == '{"value": "a"}'
 
 
-def test_an_iterable_reaches_the_tool_unused() -> None:
-    arguments = parse_arguments(takes(Iterable[int]), '{"value": ["1", 2]}')
-    assert list(arguments["value"]) == [1, 2]
+class Batch(BaseModel):
+    numbers: Iterable[int]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("annotation", "text", "read"),
+    [
+        (Iterable[int], "[1, 2]", list),
+        (list[Iterable[int]], "[[1, 2]]", lambda value: list(value[0])),
+        (Batch, '{"numbers": [1, 2]}', lambda value: list(value.numbers)),
+    ],
+    ids=["iterable", "in a list", "in a model"],
+)
+def test_an_iterable_reaches_the_tool_unused(annotation: Any, text: str, read: Any, *, exact: bool) -> None:
+    arguments = parse_arguments(takes(annotation), f'{{"value": {text}}}', exact=exact)
+    assert read(arguments["value"]) == [1, 2]
 
 
 def test_a_text_that_is_not_canonical_any_more_does_not_run_as_if_it_were() -> None:

@@ -38,7 +38,7 @@ from orchestrator.providers.reading import (
 from orchestrator.providers.scripted import shorten, stream
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import Progress, ToolContext, ToolSpec
-from orchestrator.tools.tool_set import After, Around, Before, ContextFor, ToolSet
+from orchestrator.tools.tool_set import After, Around, Before, ContextFor, ReadArguments, ToolSet
 
 # ---- files of conversations ----
 
@@ -542,7 +542,7 @@ class ReplayTools(ToolSet):
         context_for: ContextFor,  # noqa: ARG002  the signature is ToolSet's
         *,
         waited: float = 0.0,
-        exact: bool = False,  # noqa: ARG002
+        exact: dict[int, ReadArguments] | None = None,  # noqa: ARG002
         around: Around | None = None,  # noqa: ARG002  no tool runs
     ) -> ToolResult:
         """Return the recorded result at this position of the present turn of `execute_all`."""
@@ -562,7 +562,7 @@ class ReplayTools(ToolSet):
         before: Before | None = None,
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
-        exact: bool = False,
+        exact: dict[int, ReadArguments] | None = None,
         around: Around | None = None,
     ) -> list[ToolResult]:
         """Answer the calls of one turn. If a result is missing, those before it still fill `done`."""

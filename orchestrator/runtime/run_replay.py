@@ -36,7 +36,7 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
-from orchestrator.tools.tool_set import Around, ContextFor, ToolSet
+from orchestrator.tools.tool_set import Around, ContextFor, ReadArguments, ToolSet
 from orchestrator_guards import tool_key
 from orchestrator_guards.evaluation import GUARDS
 
@@ -328,7 +328,7 @@ class RecordedTools(ToolSet):
         context_for: ContextFor,  # noqa: ARG002  the signature is ToolSet's
         *,
         waited: float = 0.0,
-        exact: bool = False,  # noqa: ARG002
+        exact: dict[int, ReadArguments] | None = None,  # noqa: ARG002
         around: Around | None = None,  # noqa: ARG002  no tool runs
     ) -> ToolResult:
         """Return the recorded result of a call. Raises RecordEnds if there is none."""

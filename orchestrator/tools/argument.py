@@ -61,15 +61,16 @@ def encode(data: Any) -> str:
     return "".join(_pieces(data, 0))
 
 
-def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
-    """Return the canonical form of the text of a call.
+def canonical_form(text: str, read: Read, dump: Dump | None) -> tuple[str, dict[str, Any] | None]:
+    """Return the canonical form of the text of a call, and the arguments as read from that form.
 
-    Empty text and `null` mean no arguments; a Markdown fence around the object is dropped. With `dump` None the text
-    is its own canonical form. Raises BadArguments, and any error of a validator that is not a ValueError.
+    The arguments are None if they have to be read again, because they may be used up. Empty text and `null` mean no
+    arguments; a Markdown fence around the object is dropped. With `dump` None the text is its own canonical form.
+    Raises BadArguments, and any error of a validator that is not a ValueError.
     """
     if dump is None:
         _refuse_duplicates(text)
-        return text
+        return text, None
     try:
         if text[:1] != "{":
             text = _object_text(text)
@@ -81,22 +82,22 @@ def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
             _scanned(text)  # report a duplicate name before any other fault
             raise
         if written == text:  # so the text is JSON and gives no name twice
-            return text
+            return text, value if _is_unused(value) else None
         given, fault = _scanned(text)
         if fault is not None:
             raise BadArguments(f"the arguments are not one complete JSON object ({fault})") from fault
         if faults := listed(_numbers_from_bools(given, data, ())):
             raise BadArguments(faults)
-        _refuse_change(value, written, read, dump)
-        return written
+        again = _read_again(value, written, read, dump)
+        return written, again if _is_unused(again) else None
     except ValidationError as error:
         raise BadArguments(_sentence(error)) from error
     except RecursionError as error:
         raise BadArguments(_TOO_DEEP) from error
 
 
-def _refuse_change(value: dict[str, Any], written: str, read: Read, dump: Dump) -> None:
-    """Raise UnstableArguments if the arguments change when they are written and read again."""
+def _read_again(value: dict[str, Any], written: str, read: Read, dump: Dump) -> dict[str, Any]:
+    """Read written arguments again. Raises UnstableArguments if that changes them."""
     try:
         again = read(written)
         same = _written(dump(again)) == written
@@ -107,6 +108,7 @@ def _refuse_change(value: dict[str, Any], written: str, read: Read, dump: Dump) 
         raise UnstableArguments(_UNSTABLE) from error
     if not same:
         raise UnstableArguments(_UNSTABLE)
+    return again
 
 
 _UNSTABLE = (
@@ -130,7 +132,23 @@ def exact_arguments(text: str, read: Read, dump: Dump | None) -> dict[str, Any]:
         raise BadArguments(_sentence(error)) from error
     if text != written:
         raise UnstableArguments(_UNSTABLE)
-    return value
+    return value if _is_unused(value) else read(text)
+
+
+def _is_unused(value: object) -> bool:
+    """Return whether arguments that were written can still be given to the tool: writing them uses up an iterator."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind is dict:
+        for one in value.values():  # type: ignore[attr-defined]  # noqa: SIM110 - a generator costs a frame
+            if type(one) not in _ATOMS and not _is_unused(one):
+                return False
+        return True
+    return kind is list and all(map(_is_unused, value))  # type: ignore[call-overload]
+
+
+_ATOMS = frozenset((str, int, float, bool, type(None)))
 
 
 def _equal(one: object, other: object) -> bool:

@@ -42,7 +42,7 @@ from orchestrator.tools.argument import (
     BadArguments,
     Dump,
     Read,
-    canonical_text,
+    canonical_form,
     exact_arguments,
     listed,
     schema_dump,
@@ -385,7 +385,7 @@ def canonical_arguments(spec: ToolSpec, text: str) -> str:
 
     A person approves this text, the journal stores it, and the tool receives it. Raises BadArguments.
     """
-    return canonical_text(text, spec.read, spec.dump)
+    return canonical_form(text, spec.read, spec.dump)[0]
 
 
 def parse_arguments(spec: ToolSpec, text: str, *, exact: bool = False) -> dict[str, Any]:
@@ -395,7 +395,8 @@ def parse_arguments(spec: ToolSpec, text: str, *, exact: bool = False) -> dict[s
     """
     if exact:
         return exact_arguments(text, spec.read, spec.dump)
-    return spec.read(canonical_arguments(spec, text))
+    form, arguments = canonical_form(text, spec.read, spec.dump)
+    return spec.read(form) if arguments is None else arguments
 
 
 def _refuse(name: str, faults: Sequence[str]) -> None:

@@ -15,9 +15,9 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 from orchestrator.errors import ConfigError, ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.cancellation import (
@@ -33,7 +33,7 @@ from orchestrator.kernel.cancellation import (
 )
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.tools.argument import canonical_text, exact_arguments
+from orchestrator.tools.argument import canonical_form, exact_arguments
 from orchestrator.tools.input_request import PersonNeeded
 from orchestrator.tools.result import (
     READ_RESULT,
@@ -134,7 +134,6 @@ async def _in_thread(
 
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
-_NO_SCOPE = nullcontext()
 _NOTHING = ShownResult("", cut=False, whole=None, parts=())
 
 
@@ -148,14 +147,28 @@ Around: TypeAlias = Callable[[ToolSpec, int], AbstractContextManager[object]]
 """Makes the context manager around the function of the tool that answers the call at a position."""
 
 
-def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
-    """Return a call with its arguments in canonical form, or an error result that answers it instead."""
+class ReadArguments(NamedTuple):
+    """The arguments that a tool has read from a canonical text, for one execution: the tool may change them."""
+
+    spec: ToolSpec
+    text: str
+    arguments: dict[str, Any]
+
+
+def canonical_call(
+    spec: ToolSpec, call: ToolCall, position: int
+) -> tuple[ToolCall | ToolResult, ReadArguments | None]:
+    """Return a call with its arguments in canonical form, or an error result that answers it instead.
+
+    The second value are the arguments, if they were read from that form already.
+    """
     try:
-        text = canonical_text(call.arguments, spec.read, spec.dump)
+        text, arguments = canonical_form(call.arguments, spec.read, spec.dump)
     except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
         outcome, content = failure_of(error)
-        return ToolResult(call, position, content, outcome)
-    return call if text == call.arguments else replace(call, arguments=text)
+        return ToolResult(call, position, content, outcome), None
+    read = None if arguments is None else ReadArguments(spec, text, arguments)
+    return call if text == call.arguments else replace(call, arguments=text), read
 
 
 class ToolSet:
@@ -220,13 +233,14 @@ class ToolSet:
         context_for: ContextFor,
         *,
         waited: float = 0.0,
-        exact: bool = False,
+        exact: dict[int, ReadArguments] | None = None,
         around: Around | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Run one call. Any error becomes an error result; only a cancellation passes through.
 
         `waited` is the seconds that the call has waited already; they count as queued. With `exact` the arguments are
-        in canonical form: a call that its tool would read in another way does not run. `around` encloses the tool.
+        in canonical form: a call that its tool would read in another way does not run. It has, by position, the
+        arguments that were read already; they are removed. `around` encloses the tool.
         """
         spec = self._exact.get(call.name) or self.find(call.name)
         if spec is None:
@@ -245,7 +259,7 @@ class ToolSet:
         context_for: ContextFor,
         waited: float,
         *,
-        exact: bool = False,
+        exact: dict[int, ReadArguments] | None = None,
         around: Around | None = None,
     ) -> ToolResult:
         """Run one call when its tool has a free slot."""
@@ -263,7 +277,7 @@ class ToolSet:
         before: Before | None = None,
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
-        exact: bool = False,
+        exact: dict[int, ReadArguments] | None = None,
         around: Around | None = None,
     ) -> list[ToolResult]:
         """Run the calls of one turn and return their results in call order.
@@ -325,7 +339,7 @@ class ToolSet:
         if group:
             yield group
 
-    async def _run(
+    async def _run(  # noqa: PLR0912, PLR0915 - one execution, in its order
         self,
         spec: ToolSpec,
         call: ToolCall,
@@ -333,7 +347,7 @@ class ToolSet:
         context_for: ContextFor,
         queued: float,
         *,
-        exact: bool = False,
+        exact: dict[int, ReadArguments] | None = None,
         around: Around | None = None,
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
@@ -350,17 +364,22 @@ class ToolSet:
         value: object = None
         shown = _NOTHING
         try:
-            arguments = (
-                exact_arguments(call.arguments, spec.read, spec.dump)
-                if exact
-                else parse_arguments(spec, call.arguments)
-            )
-            with _NO_SCOPE if around is None else around(spec, position):
-                if spec.timeout is None and not total:
-                    value = await invoke(spec, bound, arguments)
-                else:
-                    work = functools.partial(invoke, spec, bound, arguments)
-                    value = await limited(work, spec.timeout, self._clock, restarts, total=total or None)
+            if exact is None:
+                arguments = parse_arguments(spec, call.arguments)
+            elif (read := exact.pop(position, None)) and read.spec is spec and read.text == call.arguments:
+                arguments = read.arguments
+            else:
+                arguments = exact_arguments(call.arguments, spec.read, spec.dump)
+            work: Callable[[], Awaitable[object]] = functools.partial(invoke, spec, bound, arguments)
+            if spec.timeout is not None or total:
+                work = functools.partial(
+                    limited, work, spec.timeout, self._clock, restarts, total=total or None
+                )
+            if around is None:
+                value = await work()
+            else:
+                with around(spec, position):
+                    value = await work()
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
@@ -435,7 +454,7 @@ class _Turn:
     after: After | None
     done: list[ToolResult | None]
     """One place for each call, filled as results arrive."""
-    exact: bool
+    exact: dict[int, ReadArguments] | None
     around: Around | None
 
     async def one(self, position: int, waited: float = 0.0) -> None:
@@ -475,7 +494,8 @@ class _Turn:
         """Return all results in call order. Raises RunError if one is missing."""
         if not all(self.done):
             raise RunError("a before or after callback raised CancelledError, but the turn was not cancelled")
-        return cast("list[ToolResult]", list(self.done))
+        done: list[Any] = self.done
+        return done.copy()
 
 
 @dataclass(slots=True)

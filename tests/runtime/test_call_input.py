@@ -117,6 +117,29 @@ async def test_a_call_runs_again_with_the_answers_and_the_state_of_the_tool() ->
     ]
 
 
+async def test_a_call_that_runs_again_has_arguments_that_its_first_attempt_did_not_change() -> None:
+    seen: list[list[str]] = []
+
+    @tool
+    async def book(context: ToolContext, flights: list[str]) -> str:
+        seen.append(list(flights))
+        flights.clear()
+        if not context.input.answers:
+            raise InputRequired({"seat": InputRequest("Which seat?", SEAT)})
+        return "booked"
+
+    def model(request: Request) -> Response:
+        if request.messages[-1].role == "tool":
+            return Response("Done.")
+        return Response(None, (ToolCall("a", "book", '{"flights": ["X1", "X2"]}'),))
+
+    agent = Agent(FunctionLLM(model), tools=[book], **with_runtime(journal=MemoryJournal(), observers=()))
+    async with waiting(agent) as (task, _):
+        await agent.respond("r", "window")
+        assert result_of(await task) == "booked"
+    assert seen == [["X1", "X2"], ["X1", "X2"]]
+
+
 @pytest.mark.parametrize("effect", ["irreversible", "idempotent"])
 async def test_another_process_asks_the_same_question_and_continues_with_its_answer(
     tmp_path: Path, effect: str

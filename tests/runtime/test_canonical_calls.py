@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pydantic import AfterValidator
 
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.memory import MemoryJournal
@@ -116,6 +117,42 @@ async def test_two_amounts_in_one_call_are_never_asked_about_and_never_paid(
     error = "not run: 'amount' is given twice in one object; give each name once"
     assert json.loads(bank.read) == {"error": error, "type": "DuplicateKeys"}
     assert [fact.outcome for fact in facts.of(ToolExecution)] == ["duplicate_keys"]
+
+
+READ: list[int] = []
+
+
+def note(amount: int) -> int:
+    READ.append(amount)
+    return amount
+
+
+Noted: TypeAlias = Annotated[int, AfterValidator(note)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"), [('{"amount": 5}', 1), ('{"amount":5}', 2), ('{"amount": "5"}', 2)]
+)
+async def test_the_arguments_that_were_read_for_the_canonical_form_are_those_of_the_tool(
+    text: str, reads: int
+) -> None:
+    def pay(amount: Noted) -> str:
+        return f"paid {amount}"
+
+    READ.clear()
+    bank = Bank(text)
+    await bank.agent(tools=[tool(pay)]).run("pay")
+    assert bank.read == "paid 5"
+    assert [5] * reads == READ  # a text in another form is read again in its canonical form
+
+
+async def test_a_tool_in_a_run_receives_an_iterable_unused() -> None:
+    def pay(amounts: Iterable[int]) -> str:
+        return f"paid {sum(amounts)}"
+
+    bank = Bank('{"amounts": [1, 2]}')
+    await bank.agent(tools=[tool(pay)]).run("pay")
+    assert bank.read == "paid 3"
 
 
 async def test_a_person_sees_the_amount_that_is_paid(open_journal: Callable[[], Any]) -> None:

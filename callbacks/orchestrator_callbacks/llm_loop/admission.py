@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,6 @@ import orjson
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import WHOLE, micros
-from orchestrator.kernel.value import value
 from orchestrator.llm.message import INCOMPLETE, ToolCall, encodable, finish_reason_of
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext
@@ -31,7 +30,7 @@ from orchestrator.tools.argument import is_complete
 from orchestrator.tools.input_request import request_of
 from orchestrator.tools.result import ToolResult, explain
 from orchestrator.tools.spec import SERVER, ToolSpec
-from orchestrator.tools.tool_set import canonical_call
+from orchestrator.tools.tool_set import ReadArguments, canonical_call
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_guards import (
     DIGEST_VERSION,
@@ -148,7 +147,7 @@ CHANGED_TOOL = (
 UNDECIDED = "the run was stopped before anybody approved this call"
 
 
-@value(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdmittedCall:
     """A call of the present turn with what its tool, its records and its guards need of it; made once."""
 
@@ -158,6 +157,8 @@ class AdmittedCall:
     """Its tool; None if there is none of this name. An unknown tool has no effect: it is `pure`."""
     key: str
     """Its key in records: (turn, position), because ids of calls can repeat or be empty."""
+    read: ReadArguments | None = None
+    """Its arguments, read at its admission, until the tool takes them."""
 
 
 def admit_again(run: LoopRun, position: int) -> AdmittedCall:
@@ -186,21 +187,22 @@ def admit(run: LoopRun) -> None:
         if response is None
         else INCOMPLETE.get(finish_reason_of(response.finish_reason, response.refusal))
     )
-    forms: list[tuple[ToolSpec | None, ToolCall | ToolResult]] = []
+    forms: list[tuple[ToolSpec | None, ToolCall | ToolResult, ReadArguments | None]] = []
     for position, call in enumerate(calls):
         spec = find(call.name)
-        forms.append((spec, call if spec is None else canonical_call(spec, call, position)))
+        form, read = (call, None) if spec is None else canonical_call(spec, call, position)
+        forms.append((spec, form, read))
     blocked = None
     if ctx.wrapping_up:
         blocked = "this is the last turn of the run: no tool runs any more; answer from what you have"
     elif (expected := ctx.progress.expected) is not None:
-        seen = (form.call if isinstance(form, ToolResult) else form for _, form in forms)
+        seen = (form.call if isinstance(form, ToolResult) else form for _, form, _ in forms)
         if call_keys((one.name, one.arguments) for one in seen) == expected.calls:
             blocked = (
                 "not run: this repeats earlier calls that brought no progress; do something else or answer"
             )
     to_run: list[int] = []
-    for position, (spec, form) in enumerate(forms):
+    for position, (spec, form, read) in enumerate(forms):
         call = form.call if isinstance(form, ToolResult) else form
         tool = tool_key(call.name)
         why = blocked or _over_limit(run, call, tool, spec)
@@ -219,7 +221,7 @@ def admit(run: LoopRun) -> None:
             ledger.canonical[position] = form
         else:
             form = asked  # noqa: PLW2901
-        ledger.admitted[position] = AdmittedCall(form, spec, key_of(ctx, position))
+        ledger.admitted[position] = AdmittedCall(form, spec, key_of(ctx, position), read)
         if spec is not None and spec.approval is not False:
             judgement = judge_call(spec, form)
             if judgement.asks:
@@ -259,7 +261,7 @@ def cut_off(
 def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | ToolResult:
     """Return a call in canonical form, or its error result; a call of an unknown tool is returned unchanged."""
     spec = run.deps.tools.find(call.name)
-    return call if spec is None else canonical_call(spec, call, position)
+    return call if spec is None else canonical_call(spec, call, position)[0]
 
 
 def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:

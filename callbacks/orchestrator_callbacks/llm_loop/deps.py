@@ -22,7 +22,7 @@ from orchestrator.tools.input_request import NO_INPUT, CallInput
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.sampling import Sampler
 from orchestrator.tools.spec import ToolContext, ToolSpec
-from orchestrator.tools.tool_set import Around, ToolCollection
+from orchestrator.tools.tool_set import Around, ReadArguments, ToolCollection
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
@@ -112,12 +112,13 @@ class ToolProvider(Protocol):
         done: list[ToolResult | None] | None = None,
         before: Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]] | None = None,
         after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
-        exact: bool = False,
+        exact: dict[int, ReadArguments] | None = None,
         around: Around | None = None,
     ) -> list[ToolResult]:
         """Run the calls that have no result in `done` yet; fill `done` in place and return it, in call order.
 
-        With `exact` the arguments are in canonical form, and a call that its tool parses differently does not run.
+        With `exact` the arguments are in canonical form, and a call that its tool parses differently does not run. It
+        has, by position, the arguments that were read already; each is used once.
         `around` makes the context manager around the function of each tool that runs.
         """
         ...

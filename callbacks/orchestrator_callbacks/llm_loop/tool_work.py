@@ -15,6 +15,7 @@ from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequ
 from orchestrator.tools.result import ToolResult, cut, explain, mark_of
 from orchestrator.tools.spec import ToolContext
 from orchestrator.tools.tool_error import ends_run
+from orchestrator.tools.tool_set import ReadArguments
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
@@ -100,11 +101,14 @@ async def _execute(run: LoopRun) -> None:
         return
     # The calls of the turn as they will run; those without a result count as started.
     ledger, calls = ctx.ledger, []
+    read: dict[int, ReadArguments] = {}
     for position, result in enumerate(ctx.results):
         admitted = ledger.admitted.get(position) or admit_again(run, position)
         calls.append(admitted.call)
         if result is None:
             ledger.started[position] = "pure" if admitted.spec is None else admitted.spec.effect
+            if admitted.read is not None:
+                read[position], admitted.read = admitted.read, None
 
     async def finished(result: ToolResult) -> ToolResult | None:
         needs = result.needs is not None or result.abandoned
@@ -141,7 +145,7 @@ async def _execute(run: LoopRun) -> None:
         done=ctx.results,
         before=before,
         after=finished,
-        exact=True,
+        exact=read,
         around=tool_scope(run),
     )
 
