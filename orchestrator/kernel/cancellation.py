@@ -626,7 +626,8 @@ async def limited(
     task, since = asyncio.current_task(), clock.monotonic()
     earlier = task.cancelling() if task else 0
     awaitable = work()
-    started = type(awaitable) in {CoroutineType, GeneratorType}  # a generator of `types.coroutine`
+    kind: type = type(awaitable)
+    started = kind is CoroutineType or kind is GeneratorType  # a generator of `types.coroutine`
     coroutine: Any = awaitable if started else awaited(awaitable)
     try:
         waits = coroutine.send(None)

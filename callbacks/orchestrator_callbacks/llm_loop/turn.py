@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from operator import sub
 from typing import Any
 
@@ -65,24 +64,28 @@ async def complete_once(run: Run[Any, Any], llm: LLM, model: str, request: Reque
     seconds = None
     if getattr(llm, "total_timeout", None) is None:
         seconds = run.call_seconds(run.deps.clock.monotonic())
-    with model_scope(run, model) or _NO_SCOPE:
-        if seconds is None:
-            return await host_call(llm.complete(request), "model", model)
-        limit = TimeLimit()
-        if request.route is not None:
-            request.route.limit = limit
-        try:
-            work = partial(_completed, llm, model, request)
-            return await limited(work, None, run.deps.clock, limit, total=seconds)
-        except TimeLimitPassed as error:
-            raise LLMError(f"model {model!r} gave {error}", kind="timeout") from error
+    scope = model_scope(run, model)
+    if scope is None:
+        return await _completed(run, llm, model, request, seconds)
+    with scope:
+        return await _completed(run, llm, model, request, seconds)
 
 
-async def _completed(llm: LLM, model: str, request: Request) -> Response:
-    return await host_call(llm.complete(request), "model", model)
+async def _completed(
+    run: Run[Any, Any], llm: LLM, model: str, request: Request, seconds: float | None
+) -> Response:
+    def work() -> Awaitable[Response]:
+        return host_call(llm.complete(request), "model", model)
 
-
-_NO_SCOPE = nullcontext()
+    if seconds is None:
+        return await work()
+    limit = TimeLimit()
+    if request.route is not None:
+        request.route.limit = limit
+    try:
+        return await limited(work, None, run.deps.clock, limit, total=seconds)
+    except TimeLimitPassed as error:
+        raise LLMError(f"model {model!r} gave {error}", kind="timeout") from error
 
 
 def tool_scope(
