@@ -84,7 +84,7 @@ docs: $(READY) ## the API reference, into build/docs
 
 dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from the live test
 	@$(PY) -m orchestrator ops export dashboards
-	@ORCHESTRATOR_PICTURES="$(CURDIR)/dashboards" $(PY) -m pytest -q -n 0 -s tests/dashboards/test_live.py $(ARGS)
+	@ORCHESTRATOR_PICTURES="$(CURDIR)/dashboards" $(PY) -m pytest -q -n 0 -s tests/dashboards/test_live.py tests/dashboards/test_live_hidden.py $(ARGS)
 
 pictures: $(READY) ## the pictures of drawings and console in the guides, taken anew in a browser; 5 minutes
 	@DRAWING_PICTURES=1 CONSOLE_PICTURES=1 $(PY) -m pytest -q -n 0 tests/drawing/test_pictures.py tests/console/test_browser.py \

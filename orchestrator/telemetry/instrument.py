@@ -804,6 +804,7 @@ class Instruments:
         self.gauges: Children[Gauge] = Children(MetricKind.GAUGE, make)
         self.histograms: Children[Histogram] = Children(MetricKind.HISTOGRAM, make)
         self.meters = MeterCache(self, at_once=at_once)
+        self._most_agents = 0
         self._agents = LabelValues(CAPS["agent"], lambda: self.fold("agent"), rest=OTHER)
         self._tools = LabelValues(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
         self._models = LabelValues(CAPS["model"], lambda: self.fold("model"))
@@ -836,8 +837,9 @@ class Instruments:
         self._precreate({})
 
     def admit_agents(self, most: int) -> None:
-        """Raise the maximum of agents. The largest one counts: several Metrics may share a registry."""
-        self._agents.cap = max(self._agents.cap, most)
+        """Set the maximum of agents. Several Metrics may share a registry: of several numbers the largest counts."""
+        self._most_agents = max(self._most_agents, most)
+        self._agents.cap = self._most_agents
 
     def fold(self, label: str) -> None:
         """Count one label value that became `_other`."""

@@ -80,7 +80,6 @@ from orchestrator.telemetry.catalogue import (
     MetricKind,
 )
 from orchestrator.telemetry.instrument import (
-    CAPS,
     OTHER,
     SEVERAL,
     UNKNOWN,
@@ -780,7 +779,7 @@ class Metrics:
     as exemplar. `objectives` is agent -> seconds within which its runs should end: the share of slower ones has an
     alert, RunLatencyBudgetBurn. `cost_ceilings` is agent -> cost of an hour, of all processes together and in the
     currency of its price table, above which CostCeilingExceeded fires. `agents` is the maximum number of agents with
-    series of their own; further ones share `_other`. An agent with three tools has some hundreds of series.
+    series of their own, 32 unless it is given; further ones share `_other`.
 
     Raises:
         ConfigError: An objective or a ceiling is not above 0, or `agents` is below 1.
@@ -800,15 +799,16 @@ class Metrics:
         exemplar: Trace | None = None,
         objectives: Mapping[str, float] | None = None,
         cost_ceilings: Mapping[str, float] | None = None,
-        agents: int = CAPS["agent"],
+        agents: int | None = None,
     ) -> None:
         self.registry = registry if registry is not None else prometheus_client.REGISTRY
         self._use = instruments_of(self.registry)
-        if type(agents) is not int or agents < 1:
-            raise ConfigError(
-                f"agents is {agents!r}; give the number of agents with series of their own, 1 or more"
-            )
-        self._use.admit_agents(agents)
+        if agents is not None:
+            if type(agents) is not int or agents < 1:
+                raise ConfigError(
+                    f"agents is {agents!r}; give the number of agents with series of their own, 1 or more"
+                )
+            self._use.admit_agents(agents)
         within = "the seconds within which its runs should end"
         self._use.objectives |= checked_numbers("objective", within, objectives or {})
         per_hour = "the cost of an hour in the currency of its prices"

@@ -133,8 +133,10 @@ class AgentHost:
     """The application under watch, on one port for all its lives."""
 
     def __init__(
-        self, name: str, folder: Path, role: str = "serving", *, program: str = "agent_host"
+        self, name: str, folder: Path, role: str = "serving", *, program: str = "agent_host", label: str = ""
     ) -> None:
+        """`label` replaces the address in the label `instance`."""
+        self.label = label
         self.name, self.folder, self.port = name, folder, free_port()
         self.told: dict[str, float] = {}
         """Line -> time (epoch seconds) at which the host was told it first."""
@@ -146,7 +148,7 @@ class AgentHost:
     @property
     def instance(self) -> str:
         """The label of its series."""
-        return f"127.0.0.1:{self.port}"
+        return self.label or f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         self.process.start()
@@ -176,10 +178,12 @@ class AgentHost:
 class JournalWatch:
     """`orchestrator metrics serve` on the journal of a host that is dead."""
 
-    def __init__(self, name: str, folder: Path, journal: Path) -> None:
+    label = ""
+
+    def __init__(self, name: str, folder: Path, journal: Path, *options: str) -> None:
         self.port = free_port()
         command = [*(sys.executable, "-m", "orchestrator", "metrics", "serve", "--every", "1")]
-        command += ["--port", str(self.port), "--alone", "--journal", str(journal)]
+        command += ["--port", str(self.port), *(options or ("--alone",)), "--journal", str(journal)]
         self.process = Process(name, command, folder)
 
     def start(self) -> None:
@@ -241,10 +245,11 @@ class Monitoring:
         text = shipped("alertmanager/example.yml").replace("http://127.0.0.1:9097", self._hook())
         text = re.sub(r"(group_wait|group_interval|repeat_interval): \w+", _quick, text)
         (self.folder / "alertmanager.yml").write_text(text)
-        jobs: dict[str, list[str]] = {}
+        jobs: dict[str, list[dict[str, Any]]] = {}
         for host in hosts:
             job = "orchestrator" if isinstance(host, AgentHost) else "orchestrator-journal"
-            jobs.setdefault(job, []).append(f"127.0.0.1:{host.port}")
+            labels = {"labels": {"instance": host.label}} if host.label else {}
+            jobs.setdefault(job, []).append({"targets": [f"127.0.0.1:{host.port}"], **labels})
         config: dict[str, Any] = {
             "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},
             "rule_files": ["rules.yml", "alerts.yml"],
@@ -253,9 +258,7 @@ class Monitoring:
                     {"static_configs": [{"targets": [self.alertmanager.removeprefix("http://")]}]}
                 ]
             },
-            "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": targets}]} for job, targets in jobs.items()
-            ],
+            "scrape_configs": [{"job_name": job, "static_configs": targets} for job, targets in jobs.items()],
         }
         (self.folder / "prometheus.yml").write_text(yaml(config))
 
