@@ -403,6 +403,8 @@ class Driver:
             self._report.started(run, self._clock.time())
         if cause is None:
             return  # the limit of a state that was left in time after all
+        if isinstance(cause, Fenced):
+            raise cause  # as in `_handle_error`: an append that a hook overlapped with found another owner
         limit = run.graph.dwell_of(run.state)
         if isinstance(cause, StateTimeout) and limit and limit[1] != run.graph.failure_event(run.state):
             if run.graph.is_working(run.state):

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
     from orchestrator.kernel.fact import EventFailed, Fact, Follower, TransitionNote
     from orchestrator.kernel.graph import Graph
+    from orchestrator.kernel.hooks import Hook
     from orchestrator.kernel.journal import Lease
     from orchestrator.kernel.machine import CompiledTable, CompiledTransition, Machine
     from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.suspension import HookServices
     from orchestrator.kernel.transition_executor import TransitionExecutor
+    from orchestrator.kernel.writer import OverlappedAppend
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +135,10 @@ class PendingWrites:
     """Whether there is a transition among them."""
     append: asyncio.Future[None] | None = None
     """The append in progress."""
+    beside: Hook | None = None
+    """The enter hook that may run beside the next append, if that enters its state."""
+    overlap: OverlappedAppend | None = None
+    """The append in progress, if an enter hook runs beside it."""
     unpublished: list[Fact] = field(default_factory=list)
     """Facts that wait for those records."""
     stay: TransitionNote | None = None
@@ -459,6 +465,22 @@ class Run(Generic[Ctx, Deps]):
         if control.lease is not None and not control.detached:
             writes.blobs = {**(writes.blobs or {}), digest: content}
         return digest
+
+    def overlap(self, hook: Hook) -> None:
+        """Let an enter hook begin beside the append of the transition into its state. For hooks.
+
+        The hook begins nothing that the run could not repeat, and awaits `landed` before anything that depends on the
+        record, before it returns, and before it writes. If the append fails, the hook is cancelled.
+        """
+        self.writes.beside = hook
+
+    async def landed(self) -> None:
+        """Return when the append in progress is durable. For hooks that began beside it. Raises its error."""
+        if (overlap := self.writes.overlap) is not None:
+            if (late := await overlap.land()) is not None:
+                raise late
+        elif self.control.detached:
+            await asyncio.sleep(0)  # the append has just failed: the hook is cancelled here
 
     async def settle(self) -> None:
         """Make the drafted records durable. For hooks, before an effect. Raises the errors of the journal."""

@@ -184,6 +184,8 @@ class HookServices:
         self._clock = clock
         self.around = report.around
         """Makes the context manager of a call for observers; None if no observer wants one."""
+        self.overlaps = writer is not None and not writer.at_once and report.around is None
+        """Whether a hook may begin a call beside the append before it: no observer sees the call begin."""
         self.limiter: ConcurrencyLimiter | None = None
         """Called before and after every wait in place; None: the runs have no limit."""
         self._waiting: dict[Run[Any, Any], str] = {}

@@ -226,7 +226,7 @@ class TransitionExecutor:
                     asked = self.now()
                     self._writer.context(run)
                     try:
-                        writing = self._writer.write(run)
+                        writing = self._writer.write(run, step.enter)
                         if writing is not None:
                             late = await writing
                     except Exception as error:
@@ -259,10 +259,10 @@ class TransitionExecutor:
                 if due is not None and due < alarm.rings_at:
                     alarm.set(due)
 
-        # Observers. They hear of a folded transition when its record is written.
+        # Observers. They hear of a folded transition, and of one whose append goes on, when its record is written.
         if fact is not None:
             fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]  # no observer has it yet
-        if not writes.has_transition:
+        if not (writes.has_transition or writes.overlap):
             report.send(run)
         if late is not None:
             raise late

@@ -22,6 +22,7 @@ from orchestrator.kernel.fact import (
     RecordsWritten,
     Transition,
 )
+from orchestrator.kernel.hooks import Hook
 from orchestrator.kernel.journal import (
     RECORD_SCHEMA,
     Draft,
@@ -158,9 +159,10 @@ class Writer:
         """Whether an observer receives the facts about writes."""
         self._is_timed = self._is_watched and getattr(journal, "durable", True)
         """Whether it also receives those about writes that succeed: only of a journal that makes records durable."""
-        self._at_once = bool(getattr(journal, "at_once", False))
+        self.at_once = bool(getattr(journal, "at_once", False))
+        """Whether writes never wait."""
         self._head: Callable[[str], Awaitable[RunHead]] | None = (
-            None if self._at_once else getattr(journal, "head", None)
+            None if self.at_once else getattr(journal, "head", None)
         )
         """Reads the epoch of a run; None if no other process can claim a run, or if the journal can only be written."""
 
@@ -183,7 +185,7 @@ class Writer:
         }
         began = self._clock.monotonic()
         try:
-            if self._at_once:
+            if self.at_once:
                 run.control.lease = await self._journal.create(run.run_id, self.owner, body)
                 self._followed(run, run.control.lease, (draft(("created", body)),))
                 return None
@@ -215,14 +217,17 @@ class Writer:
         if body:
             run.writes.drafts.append(draft(("context", body)))
 
-    def write(self, run: Run[Any, Any]) -> Late | None:
+    def write(self, run: Run[Any, Any], enter: Sequence[tuple[str, Hook]] = ()) -> Late | None:
         """Make the drafts of the run durable. On failure, detach the run from its journal and raise.
 
         Returns None if they are durable already, else an awaitable that the caller awaits at once. A run has one
         append in progress; later drafts are written with the next one. The transitions of failed records are neither
         published nor counted, because no process can resume from them.
+
+        Returns None also if the first of the `enter` hooks, which run next, may begin beside the append.
         """
         control, writes = run.control, run.writes
+        beside, writes.beside = writes.beside, None
         if writes.append is not None:
             return self._write_next(run)
         lease = control.lease
@@ -234,10 +239,15 @@ class Writer:
         try:
             waiting = self._journal.append(lease, drafts, blobs)
         except BaseException as error:
-            self._lost(run, len(drafts), began, error)
+            self.lost(run, len(drafts), began, error)
             raise
         if waiting is not None:
-            return self._appended(run, waiting, drafts, began)
+            if beside is None or not enter or enter[0][1] is not beside or not control.folds:
+                return self._appended(run, waiting, drafts, began)
+            writes.append = write = asyncio.ensure_future(waiting)
+            writes.overlap = OverlappedAppend(self, run, drafts, began, write)
+            write.add_done_callback(writes.overlap)
+            return None
         if self._is_timed:
             self._publish_write(run, len(drafts), began, "ok")
         if control.follower is not None:
@@ -246,7 +256,8 @@ class Writer:
 
     async def _write_next(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Write after the append in progress."""
-        late = None
+        overlap = run.writes.overlap
+        late = None if overlap is None else await overlap.land()
         while (write := run.writes.append) is not None:
             late = await _waited(write) or late
             if run.writes.append is write:  # woken before the task that made it
@@ -256,6 +267,22 @@ class Writer:
         writing = self.write(run)
         return late if writing is None else await writing or late
 
+    def landed(self, run: Run[Any, Any], drafts: Sequence[Draft], began: float, facts: int) -> None:
+        """Publish what has waited for an append beside which a hook began.
+
+        Only the first `facts` if there are drafts, on which later facts may depend.
+        """
+        if self._is_timed:
+            self._publish_write(run, len(drafts), began, "ok")
+        writes, lease = run.writes, run.control.lease
+        if lease is not None:
+            self._followed(run, lease, drafts)
+        later: list[Fact] = []
+        if writes.drafts:
+            writes.unpublished, later = writes.unpublished[:facts], writes.unpublished[facts:]
+        self._report.send(run)
+        writes.unpublished += later
+
     async def _appended(
         self, run: Run[Any, Any], waiting: Awaitable[None], drafts: Sequence[Draft], began: float
     ) -> asyncio.CancelledError | None:
@@ -264,7 +291,7 @@ class Writer:
             late = await self._outcome(run, waiting)
             late = await self.confirm_lease(run) or late
         except BaseException as error:
-            self._lost(run, len(drafts), began, error)
+            self.lost(run, len(drafts), began, error)
             raise
         if self._is_timed:
             self._publish_write(run, len(drafts), began, "ok")
@@ -282,7 +309,7 @@ class Writer:
             ]
             self._report.follow(run, RecordsWritten(run.run_id, records))
 
-    def _lost(self, run: Run[Any, Any], records: int, began: float, error: BaseException) -> None:
+    def lost(self, run: Run[Any, Any], records: int, began: float, error: BaseException) -> None:
         """Detach a run whose records could not be written, and drop the transitions of these records."""
         run.cursor.hook = "journal"
         run.control.detached = True
@@ -335,7 +362,7 @@ class Writer:
         if lease is None:
             return None
         try:
-            if self._at_once:
+            if self.at_once:
                 await self._journal.release(lease)
                 return None
             return await _done(asyncio.ensure_future(self._journal.release(lease)))
@@ -355,6 +382,77 @@ class Writer:
         self._report.publish(
             JournalWrite(run.graph.name, run.run_id, backend, operation, records, seconds, outcome, where)
         )
+
+
+class OverlappedAppend:
+    """An append in progress beside which an enter hook has begun. Called when it is done, unless somebody awaits it."""
+
+    __slots__ = ("_began", "_drafts", "_facts", "_run", "_writer", "error", "is_awaited", "then", "write")
+
+    def __init__(
+        self,
+        writer: Writer,
+        run: Run[Any, Any],
+        drafts: Sequence[Draft],
+        began: float,
+        write: asyncio.Future[None],
+    ) -> None:
+        self._writer, self._run, self._drafts, self._began = writer, run, drafts, began
+        self._facts = len(run.writes.unpublished)
+        self.write = write
+        self.error: BaseException | None = None
+        self.is_awaited = False
+        """Whether somebody awaits it, who raises its error."""
+        self.then: list[Callable[[], None]] = []
+        """Called when it is durable, after its facts are published."""
+
+    def __call__(self, _: asyncio.Future[None]) -> None:
+        """Stop the hook if its transition was lost. Nothing of what it has done is published then.
+
+        If the process may have been frozen meanwhile, nothing is published before `land` has confirmed the lease.
+        """
+        if (
+            self.write.cancelled()
+            or self.write.exception() is not None
+            or not self._writer.doubts_lease(self._run)
+        ):
+            self.finish()
+        if not isinstance(self.error, Exception) or self.is_awaited:
+            return
+        if isinstance(self.error, Fenced):
+            self._run.control.interruption = None  # another owner decides, whatever else was to stop the run
+        self._run.stop(self.error)
+
+    async def land(self) -> asyncio.CancelledError | None:
+        """Wait until it is durable; return a cancellation that came meanwhile. Raises its error, and stops no hook."""
+        self.is_awaited = True
+        late = await _waited(self.write)
+        if self._writer.doubts_lease(self._run):
+            try:
+                late = await self._writer.confirm_lease(self._run) or late
+            except JournalError as error:
+                self.finish(error)
+        self.finish()
+        if self.error is not None:
+            raise self.error
+        return late
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Publish what has waited for the append, or detach the run from its journal; only once."""
+        writes = self._run.writes
+        if writes.overlap is not self:
+            return
+        writes.append = writes.overlap = None
+        cancelled = self.write.cancelled()
+        self.error = (
+            JournalError("the append was cancelled") if cancelled else self.write.exception() or error
+        )
+        if self.error is None:
+            self._writer.landed(self._run, self._drafts, self._began, self._facts)
+            for call in self.then:
+                call()
+        else:
+            self._writer.lost(self._run, len(self._drafts), self._began, self.error)
 
 
 def _kind(error: BaseException) -> str:

@@ -119,7 +119,8 @@ async def test_a_run_whose_call_may_have_happened_asks_and_holds_no_slot() -> No
     async with LocalEngine(runner, slots=1, recover="resume") as engine:
         (found,) = engine.found
         assert found.will == (
-            "asks a person about charge: it may have happened (irreversible); continues in process_tools"
+            "asks a person about charge: it may have happened (irreversible); "
+            "charges a model request, which may have followed; continues in process_tools"
         )
         handle = engine.recovered["r"]
         await until(lambda: handle.phase is Phase.WAITING)

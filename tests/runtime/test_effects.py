@@ -161,7 +161,8 @@ async def test_a_crash(effect: str, when: str) -> None:
             == "asks the model again; what the lost answer may have cost is charged; continues in await_llm"
         )
     else:
-        assert plan.will.split("; ") == [will, "continues in process_tools"]
+        charged = "charges a model request, which may have followed"
+        assert plan.will.split("; ") == [will, charged, "continues in process_tools"]
     assert (plan.status, plan.owner) == ("open", None)
     assert len(await inner.load("r")) == before, "to look changes nothing"
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.fact import BudgetChecked
+from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import decision_in_force, verdicts, whole_budgets
-from orchestrator.machines.llm_loop.model import LoopEvent
+from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 from orchestrator_callbacks.llm_loop import (
     answer,
     compaction,
     memory,
+    request_usage,
     tool_work,
     turn,
     turn_accounting,
@@ -40,6 +43,8 @@ async def enter_await_llm(run: LoopRun) -> LoopEvent:
     if run.ctx.context.limit and compaction.is_due(run.ctx):
         await compaction.compact(run)
     response = await turn.ask(run, await turn.next_request(run))
+    if run.writes.overlap is not None or run.control.detached:
+        await _land(run, response)
     if "after_llm_response" in run.deps.points:
         response = await through(run, "after_llm_response", response)
     turn.take(run, response)
@@ -77,7 +82,40 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
         asked.insert(0, ctx.verdict)
     if BudgetChecked in run.writes.observed_kinds:
         run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
-    return turn_accounting.decide_turn(run, asked)
+    event, services = turn_accounting.decide_turn(run, asked), run.control.services
+    if services is not None and services.overlaps and event is LoopEvent.BUDGET_OK and _may_overlap(run):
+        run.overlap(enter_await_llm)
+    return event
+
+
+async def _land(run: LoopRun, response: Response) -> None:
+    """Wait for the append beside which the request was sent. An answer that is not used because of it is charged."""
+    try:
+        await run.landed()
+    except asyncio.CancelledError:
+        if run.interruption is not None:  # else another process resumes the run and charges it there
+            run.ctx.spent.usage = run.ctx.spent.usage + request_usage.usage_with_cost(run, response)
+        raise
+
+
+def _may_overlap(run: LoopRun) -> bool:
+    """Return whether the next request may be sent beside the append of this turn.
+
+    Not if something else acts before the request: a hook of the host, a server of tools, a compaction. Not if the
+    append has the last answer, because recovery charges one lost request, not two: calls with effects were announced
+    in an append of its own.
+    """
+    step = run.cursor.step
+    if step is None or step.source is not LoopState.PROCESS_TOOLS:
+        return False
+    if "before_llm_request" in run.deps.points or run.deps.tools.collections:
+        return False
+    if run.ctx.context.limit and compaction.is_due(run.ctx):
+        return False
+    for draft in run.writes.drafts:  # noqa: SIM110 - a generator costs a call for each
+        if draft.kind == "answer":
+            return False
+    return True
 
 
 async def enter_handle_completion(run: LoopRun) -> LoopEvent:

@@ -200,8 +200,9 @@ def _answered(ctx: LoopContext) -> int:
 def lost_answer_usage(run: LoopRun) -> Usage:
     """Return the charge for a lost answer, marked as an estimate.
 
-    Its input is what the last answer reported, plus a token for every two bytes since. Before the first answer, and
-    after a compaction, the tools and all messages are counted. Its output is `max_tokens` of the request, else the
+    Its input is what the last answer reported, plus a token for every two bytes since. A result that no record has
+    counts as long as its tool may make it. Before the first answer, and after a compaction, the tools and all messages
+    are counted. Its output is `max_tokens` of the request, else the
     largest answer of the run so far, else the model's maximum, else 4,096 tokens.
     """
     ctx, price = run.ctx, pricing(run)
@@ -216,7 +217,24 @@ def _input(run: LoopRun) -> int:
     ctx = run.ctx
     known = _answered(ctx) if ctx.context.tokens else 0
     offers = () if ctx.context.tokens else run.deps.tools.offers
-    return ctx.context.tokens + input_bound(ctx.messages[known:], offers)
+    return ctx.context.tokens + input_bound(ctx.messages[known:], offers) + _open_results(run)
+
+
+def _open_results(run: LoopRun) -> int:
+    """Return the estimated tokens of the results of an open turn, which are not among the messages yet."""
+    ctx, response = run.ctx, run.ctx.response
+    if not ctx.results or response is None or ctx.messages[-1].role != "assistant":
+        return 0
+    length = 0
+    for call, result in zip(response.tool_calls, ctx.results, strict=True):
+        spec = run.deps.tools.find(call.name)
+        most = _LONGEST_RESULT if spec is None else spec.max_result_chars or _LONGEST_RESULT
+        length += most if result is None else len(result.content.encode(errors="replace"))
+    return (length + 1) // 2
+
+
+_LONGEST_RESULT = 20_000
+"""Characters of a missing result whose tool has no limit: the default of `@tool`."""
 
 
 def charge_interrupted(run: LoopRun, seconds: float | None, arrived: int) -> int:

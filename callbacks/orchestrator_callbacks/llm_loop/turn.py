@@ -14,7 +14,13 @@ from orchestrator.kernel.cancellation import TimeLimit, TimeLimitPassed, host_ca
 from orchestrator.kernel.fact import Call, Follower, LLMCall, OperationAttempt
 from orchestrator.kernel.run import Run
 from orchestrator.llm.attempt import attempt_row
-from orchestrator.llm.live_event import ModelRequestRetried, ReasoningDelta, TextDelta, ToolArgumentsDelta
+from orchestrator.llm.live_event import (
+    ModelRequestRetried,
+    ReasoningDelta,
+    RunEvent,
+    TextDelta,
+    ToolArgumentsDelta,
+)
 from orchestrator.llm.message import (
     NO_USAGE,
     ArgumentsPiece,
@@ -123,6 +129,10 @@ class DeltaStream:
         self._first: float | None = None
         self.arrived = 0
         """Characters of the answer that the attempt has delivered."""
+        self._waiting: list[RunEvent] = []
+        """Events that wait for the append beside which the request was sent."""
+        if run.writes.overlap is not None:
+            run.writes.overlap.then.append(self._release)
 
     async def complete(self, request: Request) -> Response:
         """Make one attempt. A listener that a host's hook set on the request gets the pieces as well."""
@@ -158,7 +168,7 @@ class DeltaStream:
     def retried(self, number: int, reason: str, delay: float) -> None:
         """Report that an attempt failed and another one follows."""
         members = self._members() | {"attempt": number}
-        self._follower(ModelRequestRetried(**members, reason=reason, delay=delay))
+        self._send(ModelRequestRetried(**members, reason=reason, delay=delay))
 
     def answer_refused(self, reason: str) -> None:
         """Report that the last answer could not be used and is requested again."""
@@ -168,16 +178,28 @@ class DeltaStream:
 
     def _said(self, text: str) -> None:
         self._note_piece(text)
-        self._follower(TextDelta(**self._members(), text=encodable(text)))
+        self._send(TextDelta(**self._members(), text=encodable(text)))
 
     def _other(self, piece: ReasoningPiece | ArgumentsPiece) -> None:
         self._note_piece(piece.text)
         members, text = self._members(), encodable(piece.text)
         if isinstance(piece, ReasoningPiece):
-            self._follower(ReasoningDelta(**members, text=text))
+            self._send(ReasoningDelta(**members, text=text))
         else:
             tool = encodable(piece.tool)
-            self._follower(ToolArgumentsDelta(**members, position=piece.position, tool=tool, text=text))
+            self._send(ToolArgumentsDelta(**members, position=piece.position, tool=tool, text=text))
+
+    def _send(self, event: RunEvent) -> None:
+        run = self._run
+        if run.writes.overlap is not None or self._waiting or run.control.detached:
+            self._waiting.append(event)
+        else:
+            self._follower(event)
+
+    def _release(self) -> None:
+        held, self._waiting = self._waiting, []
+        for event in held:
+            self._follower(event)
 
     def _note_piece(self, text: str) -> None:
         self.arrived += len(text)

@@ -50,6 +50,7 @@ from orchestrator.runtime.llm_loop.run_record import (
     StoredResults,
     history_of,
     loop_codec,
+    may_have_sent_request,
     repeated_work,
     restored,
     summary,
@@ -591,7 +592,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             open_account(run, dormant=below)
         if limits is not None:
             run.ctx.context.limit = self._context_limit(limits)
-        if agent_tool.asks(run, stored):
+        if may_have_sent_request(stored):
             run.ctx.spent.usage = run.ctx.spent.usage + lost_answer_usage(run)
 
     async def _continue(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:

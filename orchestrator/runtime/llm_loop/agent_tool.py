@@ -27,10 +27,10 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, output_limit
 from orchestrator.llm.port import check_params
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
-from orchestrator.runtime.llm_loop.run_record import restored
+from orchestrator.runtime.llm_loop.run_record import may_have_sent_request, restored
 from orchestrator.runtime.service.arguments import OPTIONS, SHARED, stored_data
 from orchestrator.runtime.service.child_run import (
     ChildRunGuard,
@@ -447,9 +447,6 @@ async def _used(agent: Agent, run_id: str) -> Usage | None:
         return spent
     run = restored(stored, agent.machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
-    return run.ctx.spent.total + (request_usage.lost_answer_usage(run) if asks(run, stored) else NO_USAGE)
-
-
-def asks(run: LoopRun, stored: StoredRun) -> bool:
-    """Return whether a restored run may have sent a request whose answer is lost."""
-    return run.state == LoopState.AWAIT_LLM and stored.asks_the_model
+    return run.ctx.spent.total + (
+        request_usage.lost_answer_usage(run) if may_have_sent_request(stored) else NO_USAGE
+    )

@@ -230,6 +230,24 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ledger.approved[position] = entry.digest
 
 
+def may_have_sent_request(stored: StoredRun) -> bool:
+    """Return whether a request may have been sent whose answer is in no record.
+
+    A request may be sent beside the append that records the turn before it. So a run that crashed in its calls may
+    have sent one, unless more of its calls are open than that append can have held the results of: those of calls
+    with effects are written one by one, except the last.
+    """
+    if stored.state == LoopState.AWAIT_LLM:
+        return stored.asks_the_model
+    if stored.state not in _BEFORE_REQUEST or stored.next is not None or stored.parked is not None:
+        return False
+    entries = stored.ledger.entries.values()
+    return not stored.ledger.waiting and sum(one.open and one.effect != "pure" for one in entries) <= 1
+
+
+_BEFORE_REQUEST = (LoopState.PROCESS_TOOLS, LoopState.UPDATE_BUDGETS)
+
+
 def repeated_work(stored: StoredRun, tools: Mapping[str, str]) -> Iterator[str]:
     """Yield how a resumed run repeats its interrupted request or calls. `tools` are those here, with their digests."""
     if stored.state == LoopState.AWAIT_LLM and stored.asks_the_model:
@@ -247,6 +265,8 @@ def repeated_work(stored: StoredRun, tools: Mapping[str, str]) -> Iterator[str]:
                 yield f"takes {entry.tool} back and runs it again ({entry.effect})"
             case "ask":
                 yield f"asks a person about {entry.tool}: it may have happened (irreversible)"
+    if stored.state != LoopState.AWAIT_LLM and may_have_sent_request(stored):
+        yield "charges a model request, which may have followed"
 
 
 def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
