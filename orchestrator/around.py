@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.journal.postgres import PostgresJournal as PostgresJournal
     from orchestrator.providers.mcp import McpServer as McpServer
+    from orchestrator.providers.named_model import model_of as model_of
     from orchestrator.providers.pydantic_ai import PydanticAIModel as PydanticAIModel
     from orchestrator.providers.replay import ReplayLLM as ReplayLLM
     from orchestrator.providers.replay import ReplayTools as ReplayTools
@@ -44,6 +45,7 @@ _HOME = {
     "assert_replays": "testing.replay",
     "bundle": "drawing.notebook",
     "duration": "drawing.element",
+    "model_of": "providers.named_model",
 }
 """Name -> the module that has it."""
 

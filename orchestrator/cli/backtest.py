@@ -17,7 +17,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.load import imported, limits_from
+from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import check_picture, save_picture, say, say_json, say_more, shown
 from orchestrator.cli.runs.export import FORMAT
 from orchestrator.cli.runs.listing import FilterOptions
@@ -26,6 +26,7 @@ from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_file, read_lines
+from orchestrator.files.named_object import imported
 from orchestrator.runtime.backtest.backtest import sweep
 from orchestrator.runtime.backtest.comparison import RunComparison, Saving
 from orchestrator.runtime.backtest.policy import Policy, SweepRange

@@ -14,7 +14,6 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.fleet import made, named_target
-from orchestrator.cli.load import imported
 from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import (
     TextColor,
@@ -35,6 +34,7 @@ from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import atomic_write
 from orchestrator.files.bounded import read_file
+from orchestrator.files.named_object import imported
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.fact import Observer
 from orchestrator.runtime.evaluation.case import EvaluationCase

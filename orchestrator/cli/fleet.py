@@ -18,7 +18,7 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, LoadedParts
-from orchestrator.cli.load import context_from, imported, limits_from, prompt_of
+from orchestrator.cli.load import context_from, limits_from, prompt_of
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.run import logging_to, new_id
@@ -31,6 +31,7 @@ from orchestrator.engines.operator_command import OperatorCommand
 from orchestrator.engines.process import tune_garbage_collection
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, JournalError, MissingExtra, OrchestratorError
+from orchestrator.files.named_object import imported
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal

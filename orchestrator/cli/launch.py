@@ -9,33 +9,34 @@ the keys of the model.
 from __future__ import annotations
 
 import contextlib
-import difflib
-import inspect
 import os
 import re
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orchestrator
-from orchestrator.cli.load import imported, params_from, schema_from
+from orchestrator.cli.load import params_from, schema_from
 from orchestrator.cli.option import ReplacementOptions
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.cli.trust.tool_pin import ToolPins, is_address
-from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
+from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError, see_guide
+from orchestrator.files.named_object import imported
 from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.providers.connection import MissingKey
+from orchestrator.providers.named_model import SPELLINGS, ModelChoice, ModelForm
+from orchestrator.providers.named_model import model_of as named_model
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.program import dropped
 from orchestrator.runtime.service.runtime import Runtime
@@ -298,153 +299,27 @@ def _or_else(option: str, load: Callable[[], T]) -> T:
         raise ConfigError(f"{said}; {option} names another") from error
 
 
-# ---- models: `provider:rest`; vendors join the tables together with their extras ----
-
-_FORMS = (
-    "openai:NAME, openai-responses:NAME, anthropic:NAME, pydantic-ai:PROVIDER:NAME, python:MODULE:ATTRIBUTE, "
-    "replay:FILE[#ID]"
-)
-_MOST_IDS = 5
-
-
-class ModelChoice(NamedTuple):
-    """A model, and the tools that came with it."""
-
-    llm: LLM
-    tools: Any = ()
-
-
-class ModelForm(NamedTuple):
-    """The form of requests to a vendor's model."""
-
-    base_url: str | None = None
-    structured: str = "native"
-    """`prompt` puts an output schema into the prompt, for servers without a mode of their own for it."""
-    reasoning_field: str | None = None
-    """Name under which a model of `openai:` receives its reasoning back; None is the name that its vendor requires."""
+# ---- models ----
 
 
 def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  # noqa: B008 - frozen
-    """Return the model that a spec names; `form` is the address of a vendor's server and the form of its requests.
+    """Return the model that a spec names, with the keys of the settings, as `named_model.model_of`.
 
-    Raises ConfigError, ReplayError, ImportError or OSError with one sentence.
+    Raises ConfigError, ReplayError, ImportError or OSError with one sentence, in the words of the command line.
     """
     if not spec:
-        raise ConfigError(f"no model: give --model or set ORCHESTRATOR_MODEL; known: {_FORMS}")
-    provider, colon, rest = spec.partition(":")
-    if provider not in _VENDORS and provider not in _OURS:
-        meant = _meant(provider, rest if colon else None)
-        raise ConfigError(f"unknown model {spec!r}; {meant and f'did you mean {meant!r}? '}known: {_FORMS}")
-    if not rest:
-        raise ConfigError(f"model {spec!r} names nothing after the colon; known: {_FORMS}")
-    if provider in _VENDORS:
-        return _VENDORS[provider](rest, form)
-    if form.base_url is not None:
-        raise ConfigError(f"a base URL goes with {', '.join(_VENDORS)}, not with {spec!r}")
-    return _OURS[provider](rest)
-
-
-def _meant(provider: str, rest: str | None) -> str:
-    """Return the spec that a wrong one probably means; "" for none. Without `rest` it has no colon."""
-    if rest is None:
-        vendor = next((vendor for start, vendor in _NAMED_LIKE.items() if provider.startswith(start)), None)
-        return "" if vendor is None else f"{vendor}:{provider}"
-    near = difflib.get_close_matches(provider.casefold(), [*_VENDORS, *_OURS], n=1)
-    if not near and provider.replace("-", "_") in sys.modules.keys() | {
-        one.stem for one in Path().glob("*.py")
-    }:
-        near = [f"python:{provider}"]
-    return f"{near[0]}:{rest}" if near else ""
-
-
-_NAMED_LIKE = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
-"""Start of the name of a model -> its vendor."""
-
-
-def _openai(rest: str, form: ModelForm, api: Literal["chat", "responses"] = "chat") -> ModelChoice:
-    from orchestrator.providers.openai import OpenAI
-
-    settings, how = project_settings(), cast("Any", form._asdict())
-    most = settings.max_response_bytes
-    return ModelChoice(OpenAI(rest, api=api, api_key=settings.openai_api_key, max_response_bytes=most, **how))
-
-
-def _anthropic(rest: str, form: ModelForm) -> ModelChoice:
-    from orchestrator.providers.anthropic import Anthropic
-
-    settings, how = project_settings(), cast("Any", form._asdict())
-    most = settings.max_response_bytes
-    del how["reasoning_field"]  # thinking has its own blocks in this API
-    return ModelChoice(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
-
-
-def _pydantic_ai(rest: str, form: ModelForm) -> ModelChoice:
-    from orchestrator.providers.pydantic_ai import PydanticAIModel
-
-    how = cast("Any", form._asdict())
-    del how["reasoning_field"]  # the profile of the model decides
-    return ModelChoice(PydanticAIModel(rest, **how))
-
-
-def _python(rest: str) -> ModelChoice:
-    found = imported(rest, "model")
-    if _answers(found):
-        return ModelChoice(found)
-    needed = None  # how many positional arguments it requires
-    if callable(found):
-        with contextlib.suppress(ValueError):
-            positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            parameters = inspect.signature(found).parameters.values()
-            needed = sum(one.kind in positional and one.default is one.empty for one in parameters)
-    if needed == 1:
-        from orchestrator.providers.scripted import FunctionLLM
-
-        return ModelChoice(FunctionLLM(found, model=rest.rpartition(":")[2]))
-    if needed == 0:
-        try:
-            built = found()
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"model {rest!r}: the factory raised {said}") from error
-        if _answers(built):
-            return ModelChoice(built)
-        raise ConfigError(f"model {rest!r}: the factory returned a {type(built).__name__}; {_EXPECTED}")
-    raise ConfigError(f"model {rest!r} is a {type(found).__name__}; {_EXPECTED}")
-
-
-_EXPECTED = "a model is an object with `async complete(request)`, a function of the request, or a factory"
-
-
-def _answers(found: object) -> bool:
-    return not isinstance(found, type) and callable(getattr(found, "complete", None))
-
-
-def _replay(rest: str) -> ModelChoice:
-    from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
-
-    file, mark, after = rest.rpartition("#")
-    chosen: str | None = after
-    if not mark or Path(rest).exists():  # no id, or a file whose name has a `#`
-        file, chosen = rest, None
-    records = list(load(file))
-    ids = [record.id for record in records]
-    if chosen is None and len(records) == 1:
-        chosen = ids[0]
-    if chosen not in ids:
-        known = ", ".join(ids[:_MOST_IDS]) + (", …" if len(ids) > _MOST_IDS else "")
-        problem = "holds several conversations" if chosen is None else f"has no conversation {chosen!r}"
-        raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
-    record = records[ids.index(chosen)]
-    return ModelChoice(ReplayLLM(record, strict=False), ReplayTools(record))
-
-
-_OURS: Mapping[str, Callable[[str], ModelChoice]] = {"python": _python, "replay": _replay}
-_VENDORS: Mapping[str, Callable[[str, ModelForm], ModelChoice]] = {
-    "openai": _openai,
-    "openai-responses": partial(_openai, api="responses"),
-    "anthropic": _anthropic,
-    "pydantic-ai": _pydantic_ai,
-}
+        raise ConfigError(
+            f"no model: give --model or set ORCHESTRATOR_MODEL; --model demo needs no key; {SPELLINGS}"
+        )
+    settings = project_settings()
+    keys = {"openai": settings.openai_api_key, "anthropic": settings.anthropic_api_key}
+    try:
+        return named_model(spec, form, keys=keys, max_response_bytes=settings.max_response_bytes)
+    except MissingKey as error:
+        raise ConfigError(
+            f"there is no API key for {error.vendor}: set {error.variable}; --model demo shows the agent without one; "
+            f"{see_guide('providers')}"
+        ) from error
 
 
 # ---- MCP servers ----

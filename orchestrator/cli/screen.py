@@ -15,6 +15,7 @@ from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
 from orchestrator.drawing.stylesheet import STATUSES
+from orchestrator.errors import LLMError
 from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
@@ -176,9 +177,14 @@ def line_of(fact: Fact) -> str:
             outcome = fact.outcome if fact.error is None else error_of(fact.error)
             return f"    tool {shown(fact.tool, keep='')}: {outcome}, {size}, {fact.seconds:.3f} s"
         case EventFailed():
-            why = type(fact.error).__name__ if fact.error else fact.reason
-            return f"    {fact.reason} in {fact.state}: {why}"
+            kind = f", {fact.error.kind}" if isinstance(fact.error, LLMError) else ""
+            why = f"{type(fact.error).__name__}{kind}" if fact.error else fact.reason
+            return f"    {_FAILED.get(fact.reason, fact.reason)} in {fact.state}: {why}"
     return _progress_of(fact)
+
+
+_FAILED = {"callback_error": "failed"}
+"""Reason of a failed event -> its word on the screen, if a person without the code would not understand it."""
 
 
 def error_of(error: ToolError) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from orchestrator.cli.load import imported
 from orchestrator.errors import ConfigError
+from orchestrator.files.named_object import imported
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.typed import StateMachine

@@ -584,6 +584,8 @@ class Anthropic(SdkModel):
         self.reads = kinds
         self.provider = provider_name(provider, "anthropic", self.address)
 
+    variables = "ANTHROPIC"
+
     def __repr__(self) -> str:
         return f"Anthropic({self.model!r})"
 

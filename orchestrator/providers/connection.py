@@ -409,6 +409,17 @@ _REGIONAL = (
 _PROVIDER = re.compile(r"[a-z0-9_.-]{1,64}")
 
 
+class MissingKey(ConfigError):
+    """There is no API key for a `vendor`; `variable` is where it can be set."""
+
+    def __init__(self, vendor: str, variable: str) -> None:
+        super().__init__(
+            f"there is no API key for {vendor}: set {variable}, give api_key=…, or take a model that needs none, "
+            f'Agent("demo"); {see_guide("providers")}'
+        )
+        self.vendor, self.variable = vendor, variable
+
+
 def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> SecretStr:
     """Return the API key: the given one, else that of the vendor's variable. Raises ConfigError.
 
@@ -419,9 +430,7 @@ def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> 
     key = found.get_secret_value() if isinstance(found, SecretStr) else found
     if key is None:
         if not (base_url or os.environ.get(f"{prefix}_BASE_URL")):
-            raise ConfigError(
-                f"there is no API key for {vendor}: give api_key, or set {prefix}_API_KEY; {see_guide('providers')}"
-            )
+            raise MissingKey(vendor, f"{prefix}_API_KEY")
         return SecretStr(_NO_KEY)
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable():

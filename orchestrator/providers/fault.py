@@ -459,8 +459,8 @@ def _kind_of_type(error: BaseException) -> str | None:
 
 
 def _message_of(kind: str, error: BaseException | None, root: BaseException | None, partial: str) -> str:
-    host = urlsplit(_url(error)).hostname or ""
-    sentence = SENTENCES[kind] + (f" at {host}" if host else "")
+    url = _url(error)
+    sentence = SENTENCES[kind] + (f" at {url}" if url else "")
     if partial:
         sentence += f" after {len(partial)} characters of its answer"
     if root is None:

@@ -1091,6 +1091,8 @@ class OpenAI(SdkModel):
         self._form = _FORMS[api](replace(options, server=server, host=urlsplit(self.address).netloc))
         self.call_id = _RESPONSES_ID if api == "responses" else server.call_id
 
+    variables = "OPENAI"
+
     @property
     def reports_cost(self) -> bool:
         """Whether the server reports the cost of each answer: OpenRouter does."""

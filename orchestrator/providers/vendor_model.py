@@ -408,8 +408,18 @@ class ApiForm(Protocol):
         ...
 
 
+_SETTINGS = {
+    "connection": "base_url=… or {}_BASE_URL names another server",
+    "auth": "api_key=… or {}_API_KEY is the key",
+}
+"""Kind of an error that is often a fault of the set-up -> what to set."""
+
+
 class SdkModel(VendorModel):
     """A model behind the SDK of its vendor."""
+
+    variables: ClassVar[str]
+    """Start of the names of its environment variables."""
 
     def __init__(
         self, model: str, form: ApiForm, key: SecretStr, host_client: Any | None, max_response_bytes: int
@@ -569,6 +579,8 @@ class SdkModel(VendorModel):
             failed = fault.of_exception(error, partial=_text_of(assembly))
             if failed is None:
                 raise
+            if failed.kind in _SETTINGS and not failed.partial and self._host_client is None:
+                failed.args = (f"{failed}; {_SETTINGS[failed.kind].format(self.variables)}",)
             raise failed from error
 
     @contextmanager

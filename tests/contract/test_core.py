@@ -32,6 +32,7 @@ AROUND: dict[str, str] = {
     "orchestrator.ops": "dashboards, rules and runbooks, generated from the metrics",
     "orchestrator.project": "files of a new project",
     "orchestrator.providers.mcp": "tools of servers, by way of a library",
+    "orchestrator.providers.named_model": "finds models of every kind by a text",
     "orchestrator.providers.pydantic_ai": "models by way of a library",
     "orchestrator.providers.pydantic_ai_request": "models by way of a library",
     "orchestrator.providers.replay": "a double that answers from a recording",

@@ -187,19 +187,21 @@ class Acme:
         "    from orchestrator.providers.acme import Acme as Acme\n",
     ),
     Edit("orchestrator/providers/__init__.py", "_HOME = {\n", '    "Acme": "providers.acme",\n'),
-    Edit("orchestrator/cli/launch.py", '_FORMS = (\n    "', "acme:NAME, "),
+    Edit("orchestrator/providers/named_model.py", '    "known: ', "acme:NAME, "),
     Edit(
-        "orchestrator/cli/launch.py",
+        "orchestrator/providers/named_model.py",
         "    return ModelChoice(PydanticAIModel(rest, **how))\n",
         """
 
-def _acme(rest: str, form: ModelForm) -> ModelChoice:
+def _acme(rest: str, form: ModelForm, _: Options) -> ModelChoice:
     from orchestrator.providers.acme import Acme
 
     return ModelChoice(Acme(rest))
 """,
     ),
-    Edit("orchestrator/cli/launch.py", '    "pydantic-ai": _pydantic_ai,\n', '    "acme": _acme,\n'),
+    Edit(
+        "orchestrator/providers/named_model.py", '    "pydantic-ai": _pydantic_ai,\n', '    "acme": _acme,\n'
+    ),
     Edit("pyproject.toml", "[project.optional-dependencies]\n", 'acme = ["httpx2>=2.12"]\n'),
     Edit("tests/contract/test_public_api.py", "MODELS = {", '"Acme", '),
     Edit(

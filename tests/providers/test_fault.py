@@ -254,14 +254,14 @@ def test_an_error_event_of_a_stream_has_the_status_200_and_is_judged_by_its_body
     assert (bare.kind, bare.status) == ("server_error", 502)
 
 
-def test_the_message_of_a_failed_connection_names_host_and_root_cause() -> None:
+def test_the_message_of_a_failed_connection_names_the_address_and_the_root_cause() -> None:
     error = caused(
         openai.APIConnectionError(request=request()),
         httpx2.ConnectError("x"),
         ConnectionRefusedError(111, "Connection refused"),
     )
     assert str(fault.of_exception(error)) == (
-        "the connection to the provider failed at models.test "
+        "the connection to the provider failed at https://models.test/v1/chat/completions "
         "(ConnectionRefusedError: [Errno 111] Connection refused)"
     )
 

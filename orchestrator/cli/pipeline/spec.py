@@ -46,12 +46,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.launch import ModelForm, model_of
-from orchestrator.cli.load import imported, schema_from
+from orchestrator.cli.launch import model_of
+from orchestrator.cli.load import schema_from
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.consent import configuration, project_settings
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.files.bounded import read_file
+from orchestrator.files.named_object import imported
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.pipeline.model import (
     EFFECTS,
@@ -66,6 +67,7 @@ from orchestrator.machines.pipeline.model import (
     StageRequest,
     Validation,
 )
+from orchestrator.providers.named_model import ModelForm
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 from orchestrator.runtime.service.program import TooMuchSaid, check_names, inherited, last_words, run_program
 from orchestrator.settings import build

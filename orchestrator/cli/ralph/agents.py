@@ -44,17 +44,18 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.launch import ModelForm, model_of
-from orchestrator.cli.load import imported
+from orchestrator.cli.launch import model_of
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import configuration, is_trusted_folder, project_settings
 from orchestrator.errors import ConfigError
+from orchestrator.files.named_object import imported
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphLimits
+from orchestrator.providers.named_model import ModelForm
 from orchestrator.runtime.ralph.coding_agent import (
     PRESETS,
     CodingAgent,

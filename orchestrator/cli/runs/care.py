@@ -15,7 +15,6 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import Launch
-from orchestrator.cli.load import imported
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, roughly, seconds_in, size, table, words
 from orchestrator.cli.runs.run_service import refuse_approval
@@ -24,6 +23,7 @@ from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import is_trusted_run
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.files.named_object import imported
 from orchestrator.files.rollback import Change, RollbackStack, UndoReport, plan_undo
 from orchestrator.journal.address import Address
 from orchestrator.journal.sqlite import SqliteJournal

@@ -11,11 +11,11 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.load import imported_module
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
+from orchestrator.files.named_object import imported_module
 from orchestrator.runtime.run_replay import (
     RunReplay,
     flat_context,

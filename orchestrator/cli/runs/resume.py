@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, LoadedParts, ModelChoice, named, rebuilt
+from orchestrator.cli.launch import Launch, LoadedParts, named, rebuilt
 from orchestrator.cli.load import actor_name, limits_from
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import ViewOptions, conducted, new_id, print_result
@@ -35,6 +35,7 @@ from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.message import Request as ModelRequest
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.providers.named_model import ModelChoice
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.run_record import history_of, loop_codec, repeated_work

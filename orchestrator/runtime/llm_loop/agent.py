@@ -106,7 +106,7 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
 class AgentChanges(TypedDict, total=False):
     """The arguments of Agent that a variant can have in place of its agent's."""
 
-    model: LLM
+    model: LLM | str
     tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider
     limits: Limits | None
     retry: RetryPolicy | None
@@ -133,7 +133,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     The constructor starts nothing.
 
     Args:
-        model: The model.
+        model: The model, or its name as on the command line: "openai:gpt-5-mini", "demo" and so on.
         name: Name of the agent, stored with each of its runs.
         version: Version of the agent, stored with each of its runs.
         tools: Functions, tool specifications or a tool set.
@@ -164,26 +164,30 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     @overload
     def __init__(
         self: Agent[DepsT_contra, str],
-        model: LLM,
+        model: LLM | str,
         *,
         output_type: None = None,
         **arguments: Unpack[AgentArguments[DepsT_contra]],
     ) -> None: ...
     @overload
     def __init__(
-        self, model: LLM, *, output_type: type[OutputT], **arguments: Unpack[AgentArguments[DepsT_contra]]
+        self,
+        model: LLM | str,
+        *,
+        output_type: type[OutputT],
+        **arguments: Unpack[AgentArguments[DepsT_contra]],
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[DepsT_contra, Any],
-        model: LLM,
+        model: LLM | str,
         *,
         output_type: Mapping[str, Any] | TypeForm,
         **arguments: Unpack[AgentArguments[DepsT_contra]],
     ) -> None: ...
     def __init__(
         self,
-        model: LLM,
+        model: LLM | str,
         *,
         name: str | None = None,
         version: str | None = None,
@@ -202,6 +206,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         observers: Iterable[Observer] | None = None,
         launch: Mapping[str, Any] | None = None,
     ) -> None:
+        if isinstance(model, str):
+            model, tools = model_named(model, tools)
         arguments.check_agent(locals(), Limits)
         runtime, data = runtime_of(runtime, journal, observers), agent_data(name, version)
         hooks = tuple(hooks)
@@ -437,6 +443,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         refuse_unknown("replace has no argument", given, AgentChanges.__annotations__, ELSEWHERE)
         if built := {name: given.pop(name) for name in _BUILT if name in given}:
             return self.replace(**given)._built(built)
+        if isinstance(given.get("model"), str):
+            given["model"], _ = model_named(given["model"], ())
         arguments.check_agent({"limits": None, **given}, Limits)
         found = copy.copy(self)
         found._parts = {name: given.get(name, part) for name, part in self._parts.items()}
@@ -673,6 +681,12 @@ _BUILT = ("journal", "observers", "runtime", "hooks", "graph")
 
 Orchestrator = Agent
 """The same class under the name of the specification."""
+
+
+def model_named(model: str, tools: Any) -> tuple[LLM, Any]:
+    """Return the model that a text names, and the given tools, else those that came with the model."""
+    found = around.model_of(model)
+    return found.llm, tools or found.tools
 
 
 def child_agent(owner: Facade[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
