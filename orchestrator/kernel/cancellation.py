@@ -187,6 +187,13 @@ def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T
     except StopIteration as ended:
         value: T = ended.value
         return value
+    return (yield from _continued_host_call(host, waits, owner, kind, name))
+
+
+def _continued_host_call(
+    host: Coroutine[Any, Any, T], waits: object, owner: AbandonableTask[Any], kind: str, name: str
+) -> Generator[Any, Any, T]:
+    """Await host code that has started and waits for `waits`."""
     # A host call inside the host's code may have taken this place meanwhile.
     call = owner.call = HostCall(host, kind, name)
     error: BaseException | None = None
@@ -201,7 +208,7 @@ def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T
             try:
                 waits = host.send(None) if error is None else host.throw(error)
             except StopIteration as ended:
-                value = ended.value
+                value: T = ended.value
                 return value
             error = None
     finally:
@@ -492,7 +499,7 @@ def driven_by(frame: FrameType) -> object:
     return None if name is None else frame.f_locals.get(name)
 
 
-_DRIVES = {inspect.unwrap(host_call).__code__: "host", inspect.unwrap(continued).__code__: "coroutine"}
+_DRIVES = {_continued_host_call.__code__: "host", inspect.unwrap(continued).__code__: "coroutine"}
 """Code -> the local variable with the coroutine that it drives."""
 
 
@@ -617,11 +624,13 @@ async def limited(
     restarts: TimeLimit | None = None,
     *,
     total: float | None = None,
+    call: tuple[str, str] | None = None,
 ) -> T:
     """Return the result of `work` within `seconds`; otherwise cancel it and raise TimeLimitPassed.
 
-    In an AbandonableTask a host call that does not end within the grace period is abandoned. `restarts` starts the
-    seconds again, but not those of `total`. None is no limit.
+    In an AbandonableTask a host call that does not end within the grace period is abandoned. With `call`, its kind and
+    name, the work itself is a host call. `restarts` starts the seconds again, but not those of `total`. None is no
+    limit.
     """
     task, since = asyncio.current_task(), clock.monotonic()
     earlier = task.cancelling() if task else 0
@@ -629,14 +638,18 @@ async def limited(
     kind: type = type(awaitable)
     started = kind is CoroutineType or kind is GeneratorType  # a generator of `types.coroutine`
     coroutine: Any = awaitable if started else awaited(awaitable)
+    owner = None if task is None else _OWNERS.get(task)
+    is_outer = call is not None and owner is not None and owner.call is None
     try:
         waits = coroutine.send(None)
     except StopIteration as ended:
         value: T = ended.value
         return value
     # Only work that waits needs timers, and a scope that can cancel it.
+    if is_outer and owner is not None and call is not None:
+        coroutine = _continued_host_call(coroutine, waits, owner, *call)
+        coroutine.send(None)
     own, limit = restarts or TimeLimit(), asyncio.timeout(None)
-    owner = here()
     expiry = _Expiry(limit, owner)
     try:
         async with limit:

@@ -339,7 +339,7 @@ class ToolSet:
         if group:
             yield group
 
-    async def _run(  # noqa: PLR0912, PLR0915 - one execution, in its order
+    async def _run(  # noqa: C901, PLR0912, PLR0915 - one execution, in its order
         self,
         spec: ToolSpec,
         call: ToolCall,
@@ -372,8 +372,11 @@ class ToolSet:
                 arguments = exact_arguments(call.arguments, spec.read, spec.dump)
             work: Callable[[], Awaitable[object]] = functools.partial(invoke, spec, bound, arguments)
             if spec.timeout is not None or total:
+                hosted = None
+                if spec.is_async:  # as `invoke`, in one step
+                    work, hosted = functools.partial(spec.call, *bound, **arguments), (spec.kind, spec.name)
                 work = functools.partial(
-                    limited, work, spec.timeout, self._clock, restarts, total=total or None
+                    limited, work, spec.timeout, self._clock, restarts, total=total or None, call=hosted
                 )
             if around is None:
                 value = await work()

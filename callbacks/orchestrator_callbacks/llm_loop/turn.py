@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from operator import sub
 from typing import Any
 
@@ -80,16 +81,14 @@ async def complete_once(run: Run[Any, Any], llm: LLM, model: str, request: Reque
 async def _completed(
     run: Run[Any, Any], llm: LLM, model: str, request: Request, seconds: float | None
 ) -> Response:
-    def work() -> Awaitable[Response]:
-        return host_call(llm.complete(request), "model", model)
-
     if seconds is None:
-        return await work()
+        return await host_call(llm.complete(request), "model", model)
     limit = TimeLimit()
     if request.route is not None:
         request.route.limit = limit
     try:
-        return await limited(work, None, run.deps.clock, limit, total=seconds)
+        work = partial(llm.complete, request)
+        return await limited(work, None, run.deps.clock, limit, total=seconds, call=("model", model))
     except TimeLimitPassed as error:
         raise LLMError(f"model {model!r} gave {error}", kind="timeout") from error
 
