@@ -33,7 +33,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
-from tests.benchmarks.peers.roster import DBOS, OURS, ROSTER
+from tests.benchmarks.peers.roster import DBOS, LANGGRAPH_ASYNC, OURS, ROSTER
 from tests.benchmarks.quiet import QuietMachine
 
 CASES = (
@@ -47,7 +47,7 @@ CASES = (
     Case("journalled, 50 ms model", 50, 1, 0.05, 5, journalled=True),
     Case("journalled, 500 ms model", 20, 1, 0.5, 2, journalled=True),
 )
-JOURNALS = (OURS, "langgraph", DBOS.name)
+JOURNALS = (OURS, "langgraph", LANGGRAPH_ASYNC.name, DBOS.name)
 """Whose journalled turns and resumes are shown: ours, and the store that a user would pick instead."""
 
 
@@ -170,7 +170,7 @@ def _journalled(wanted: Sequence[rounds.Case], environments: Path, *, install: b
         disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=Path(".orchestrator").absolute())))
         contestants = [
             open_.enter_context(entry.contestant(environments, install=install, timeout=600.0))
-            for entry in (*ROSTER, DBOS)
+            for entry in (*ROSTER, LANGGRAPH_ASYNC, DBOS)
             if entry.name in JOURNALS
         ]
         about = {}

@@ -9,9 +9,11 @@ here, so that all are taken alike. Standard library only.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -151,16 +153,19 @@ class _Tasks:
         script = Script(turns)
         async with self._open(folder, spans) as store:
             agent = self._stored(script, store)
-            clock = _Clock()
+            clock, waits, syncs = _Clock(), _waits(), _syncs()
             ends = await asyncio.gather(*(agent.run(str(number)) for number in range(runs)))
             clock.stop()
+            waits, syncs = _waits() - waits, _syncs() - syncs
         _proved(script, ends, runs)
-        return {
+        answer = {
             "turns_per_s": runs * turns / clock.seconds,
             "write_p95_ms": percentile(spans, 95) * 1e3,
             "writes_per_turn": len(spans) / runs / turns,
+            "waits_per_turn": waits / runs / turns,
             "bytes_per_turn": size(folder) / runs / turns,
         }
+        return answer | ({"syncs_per_turn": syncs / runs / turns} if syncs else {})
 
     async def prepare(self, folder: str, turns: int) -> Answer:
         """Leave a run of `turns` turns in the folder, stopped while the model was asked once more."""
@@ -238,6 +243,17 @@ class _Clock:
             "cpu_us_per_turn": self.processor / requests * 1e6,
             "turns_per_cpu_s": requests / self.processor,
         }
+
+
+def _waits() -> int:
+    """Return how often a thread of this process gave up its core, to wait for another thread or for the disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
+def _syncs() -> int:
+    """Return the syncs of this process so far; 0 if nobody counts them (`syncs.counts_syncs`)."""
+    counted = getattr(ctypes.CDLL(None), "bench_syncs", None)
+    return int(counted()) if counted is not None else 0
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

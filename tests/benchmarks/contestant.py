@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.benchmarks.syncs import counts_syncs
+
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = {
     "LANGSMITH_TRACING": "false",
@@ -50,7 +52,7 @@ class Contestant:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 cwd=ROOT,
-                env=os.environ | QUIET,
+                env=os.environ | QUIET | counts_syncs(),
             )
         except OSError as error:
             self._why_not = f"its process did not start: {error.strerror}"

@@ -26,6 +26,11 @@ HEADINGS = {
     "turns_per_s": ("turns/s", "turns a second by the clock, each one durable; runs of 30 turns"),
     "write_p95_ms": ("write p95", "milliseconds of one write at the 95th percentile, waiting included"),
     "writes_per_turn": ("writes", "writes a turn"),
+    "syncs_per_turn": ("syncs", "syncs a turn of all files, without those of closing the store"),
+    "waits_per_turn": (
+        "waits",
+        "times a turn that a thread gave up its core, to wait for another one or the disk",
+    ),
     "bytes_per_turn": ("bytes", "bytes a turn of the closed store"),
     "resume_ms": ("ms", "milliseconds from resuming a stopped run until its model is asked, store open"),
     "import_ms": (

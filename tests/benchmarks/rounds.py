@@ -46,7 +46,14 @@ class Case:
             return (*waits, "cpu_us_per_turn", "us_per_turn")
         return {
             "crowd": ("kib_per_run", "turns_per_cpu_s", "cpu_us_per_turn"),
-            "journalled": ("turns_per_s", "write_p95_ms", "writes_per_turn", "bytes_per_turn"),
+            "journalled": (
+                "turns_per_s",
+                "write_p95_ms",
+                "writes_per_turn",
+                "syncs_per_turn",
+                "waits_per_turn",
+                "bytes_per_turn",
+            ),
             "resume": ("resume_ms", "bytes_per_turn"),
             "footprint": ("import_ms", "package_ms", "installed_mb", "packages"),
         }[self.kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,13 +63,13 @@ def test_make_bench_shows_langgraph_beside_ours_or_says_plainly_that_it_is_left_
     monkeypatch.chdir(tmp_path)
     rows = bench._journalled([JOURNALLED, RESUME], tmp_path / "environments", install=False)
 
-    assert [sorted(row.columns) for row in rows] == [["dbos", "langgraph", "ours"]] * 2
+    assert [sorted(row.columns) for row in rows] == [["dbos", "langgraph", "langgraph, async", "ours"]] * 2
     assert all(row.columns["ours"].why_not == "" for row in rows)
     said = capsys.readouterr().out
     missing = "its environment is not there, and nothing was to be installed"
-    for name in ("langgraph", "dbos"):
+    for name in ("langgraph", "langgraph, async", "dbos"):
         assert f"LEFT OUT: {name}: {missing}; `make bench` makes it, without --offline\n" in said
-    assert said.count(f"not measured: {missing}") == 2 * 3, "where each is introduced, and in each case"
+    assert said.count(f"not measured: {missing}") == 3 * 3, "where each is introduced, and in each case"
 
 
 def test_make_bench_measures_what_it_was_said_to_measure() -> None:
@@ -77,7 +78,17 @@ def test_make_bench_measures_what_it_was_said_to_measure() -> None:
     ]
     assert set(journalled) >= {("journalled", 1), ("journalled", 32), ("journalled", 100)}
     assert set(journalled) >= {("resume", 500), ("resume", 1_000)}
-    assert bench.JOURNALS == ("ours", "langgraph", "dbos")
+    assert bench.JOURNALS == ("ours", "langgraph", "langgraph, async", "dbos")
+
+
+@pytest.mark.system("cc")
+def test_what_a_turn_waits_for_is_counted(tmp_path: Path) -> None:
+    with Contestant("ours", OURS) as ours:
+        column = run_case(replace(JOURNALLED, runs=1), [ours], tmp_path).columns["ours"]
+
+    assert column.why_not == ""
+    assert column.median("syncs_per_turn") >= 2, "two appends, each with a sync"
+    assert column.median("waits_per_turn") >= 4, "to the thread that writes and back"
 
 
 @pytest.mark.parametrize(

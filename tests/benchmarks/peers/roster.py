@@ -188,6 +188,20 @@ ROSTER = (
     ),
 )
 
+LANGGRAPH_ASYNC = Entry(
+    name="langgraph, async",
+    title="LangGraph, async",
+    module="langgraph",
+    arguments=("async",),
+    environment="langgraph",
+    unpackaged="as langgraph",
+    remark=(
+        "LangGraph's default: a step's checkpoint is written while the next one runs. Less: a crash may lose steps "
+        "whose effects have happened, which then happen again."
+    ),
+)
+"""The same library with its default durability: it takes part in the journalled workloads of `make bench` only."""
+
 DBOS = Entry(
     name="dbos",
     title="DBOS",

@@ -1,13 +1,15 @@
 """LangGraph: a StateGraph of agent and tools, and for the journalled cases its SQLite checkpointer.
 
 As its documentation builds it: MessagesState, ToolNode, tools_condition, one AsyncSqliteSaver for all threads,
-and `durability="sync"`, the mode in which a step's checkpoint is on disk before the next step starts. The agent's
+and `durability="sync"`, the mode in which a step's checkpoint is on disk before the next step starts. With the argument
+`async` the next step starts meanwhile, as LangGraph's default has it: a crash may lose the last steps. The agent's
 node returns the scripted message itself: no chat model is wrapped around it, which favours LangGraph.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +28,7 @@ from tests.benchmarks import child
 from tests.benchmarks.script import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, PROMPT, TOOL, Script
 
 _FILE = "checkpoints.db"
-_DURABILITY = "sync"
+_DURABILITY = "async" if "async" in sys.argv[1:] else "sync"
 _USAGE = {
     "input_tokens": INPUT_TOKENS,
     "output_tokens": OUTPUT_TOKENS,
