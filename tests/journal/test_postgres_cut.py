@@ -114,6 +114,32 @@ async def test_appends_of_several_runs_that_are_cut_together_are_each_there_once
             assert await journal.blob(digest(content)) == content
 
 
+async def test_a_load_and_a_listing_that_are_cut_at_any_byte_return_all(
+    database: str, relay: Relay, campaign: Callable[[int, int], int]
+) -> None:
+    """Their statements are sent together, and their answers arrive together: one may be cut between two of them."""
+    async with PostgresJournal(relay.through(database)) as journal:
+        lease = await journal.create("run", "me", BODY)
+        await quiet(journal)
+        for number in range(20):
+            await write(journal, lease, Draft("note", {"n": number}), Draft("note", {}))
+        records, head = await journal.load("run"), await journal.head("run")
+
+        async def load() -> None:
+            assert await journal.load("run") == records
+
+        async def listed() -> None:
+            assert [found async for found in journal.runs(order_by="tokens")] == [head]
+
+        for work in (load, listed):
+            size = await sizes(relay, work)
+            for direction, count in offsets(size, campaign(150, 1), campaign(50, 1)):
+                relay.cut_after(direction, count)
+                await work()
+                relay.disarm()
+                await work()
+
+
 class Life:
     """A run from its beginning until it is erased; `cut` is told what is to be done next."""
 
