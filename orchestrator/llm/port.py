@@ -108,3 +108,8 @@ def check_params(llm: object, params: Mapping[str, Any]) -> None:
     check = getattr(llm, "check_params", None)
     if params and callable(check):
         check(params)
+
+
+def model_name(llm: LLM) -> str:
+    """Return the configured name of a model."""
+    return str(getattr(llm, "model", None) or "unknown")

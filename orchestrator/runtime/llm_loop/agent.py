@@ -295,8 +295,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             conversation_id: Conversation that the run continues.
             limits: Limits of this run instead of the agent's.
             deadline: Seconds from now, in addition to `limits`; 0 has passed already.
-            options: `deps`, `metadata`, `tags`, `instructions`, `params`, `output_type` and `tools` of this run, see
-                `RunArguments`.
+            options: `deps`, `metadata`, `tags`, `model`, `instructions`, `params`, `output_type` and `tools` of this
+                run, see `RunArguments`.
 
         Returns:
             The Result. Its `outcome` says how the run ended.
@@ -329,6 +329,10 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
                 "deps of a deposited run cannot be stored; give the worker's agent a factory for them"
             )
         checked, name = self._check_run(run_id, conversation_id, limits, None, **options), run_id or new_id()
+        if isinstance(checked.stored.get("model"), Mapping):
+            raise ConfigError(
+                'the model of a deposited run is stored as its name: give model="openai:…" or the like'
+            )
         history = await self._conversations.before(conversation_id, self._service.journal, self._said_in)
         run = await self._new(prompt, history, name, conversation_id, limits, checked, deposited=True)
         return await self._service.deposit(run, tenant)
@@ -372,6 +376,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         again: bool = False,
         from_agent: str | None = None,
         deps: DepsT_contra | None = None,
+        model: LLM | str | None = None,
     ) -> Result[OutputT]:
         """Resume a run of the journal from its last record and return its Result.
 
@@ -380,6 +385,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         A paused run is resumed, also if it lives in this process.
 
         `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools;
+        `model` is the model from now on, which a run that was started with a live `model=` needs.
         `again` says that a person has checked that programs of the last owner have ended.
         `from_agent` is the name of the agent that started the run ("" for none), to transfer it from another agent.
 
@@ -388,12 +394,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             OtherAgent: The run belongs to an agent of another name.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
-            Suspended: The run failed to make progress too often, or needs deps.
+            Suspended: The run failed to make progress too often, or needs deps or a model.
             Corrupt: The run is damaged.
             ConfigError: The run is a child of an open run, which resumes it.
         """
         arguments.check_run(limits=limits, kind=Limits)
-        with self._source.given(run_id, deps):
+        with self._source.given(run_id, deps, None if model is None else per_run.checked_model(model)):
             return await self._service.resume(
                 run_id, limits, by, again=again, from_agent=from_agent, drive=self._continue
             )
@@ -407,6 +413,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         again: bool = False,
         from_agent: str | None = None,
         deps: DepsT_contra | None = None,
+        model: LLM | str | None = None,
     ) -> RunStream[OutputT]:
         """Resume a run as `resume` does and stream its further events; otherwise as `stream`.
 
@@ -426,7 +433,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             run_id,
             self.runs,
             lambda head: self._service.recovery.refuse_foreign(head, from_agent),
-            lambda: self.resume(run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps),
+            lambda: self.resume(
+                run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps, model=model
+            ),
         )
 
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
@@ -567,7 +576,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             service.announce(self._limits.max_seconds, **compose.labels(self._deps.llm, offers))
 
     def _restore(self, stored: StoredRun, records: Sequence[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
-        handles = per_run.run_deps(self._deps, stored.created.get(OPTIONS) or {})
+        model = self._source.models.get(stored.run_id)
+        handles = per_run.run_deps(self._deps, stored.created.get(OPTIONS) or {}, model=model)
         run = restored(stored, self._service.machine, handles, self._codec)
         if self._deps.output is None and "output" in (said := stored.ended or {}):
             run.ctx.output = said["output"]  # the last record has it, if no message has
@@ -599,7 +609,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         if below:
             open_account(run, dormant=below)
         if limits is not None:
-            run.ctx.context.limit = self._context_limit(limits)
+            run.ctx.context.limit = self._context_limit(limits, run.deps.llm)
         if may_have_sent_request(stored):
             run.ctx.spent.usage = run.ctx.spent.usage + lost_answer_usage(run)
 
@@ -669,11 +679,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         deps, text = await per_run.prepare_run(self._deps, run_id, options, self._instructions, factory)
         messages = opening(prompt, history, text)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
-        ctx.context.limit = self._context_limit(limits)
+        ctx.context.limit = self._context_limit(limits, deps.llm)
         return self._service.new_run(run_id, ctx, deps, options.data)
 
-    def _context_limit(self, limits: Limits) -> int:
-        return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
+    @staticmethod
+    def _context_limit(limits: Limits, llm: LLM) -> int:
+        return limits.context_limit or int(getattr(llm, "context_window", 0) or 0)
 
 
 _BUILT = ("journal", "observers", "runtime", "hooks", "graph")

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
-from orchestrator.llm.port import LLM, Clock, check_params
+from orchestrator.llm.port import LLM, Clock, check_params, model_name
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.runtime.llm_loop.agent_tool import RunSampler
@@ -58,8 +58,3 @@ def labels(llm: LLM, tools: Iterable[ToolSpec]) -> dict[str, Any]:
     if models := getattr(llm, "models", None):  # a policy that chooses between several models
         found["models"] = dict(models)
     return found
-
-
-def model_name(llm: LLM) -> str:
-    """Return the configured name of a model."""
-    return str(getattr(llm, "model", None) or "unknown")

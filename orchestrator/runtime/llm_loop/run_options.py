@@ -16,18 +16,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypedDict
+from typing import Any, Final, Generic, TypeAlias, TypedDict, cast
 
+from orchestrator import around
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.cancellation import TimeLimitPassed, called, limited
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.keyword import ELSEWHERE, refuse_unknown
 from orchestrator.llm.message import Message
-from orchestrator.llm.port import Clock, check_params
+from orchestrator.llm.port import LLM, Clock, check_params, model_name
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
-from orchestrator.runtime.service.arguments import OPTIONS, checked_json, run_data
+from orchestrator.providers.model_guard import refuse_real
+from orchestrator.runtime.service.arguments import OPTIONS, check_model, checked_json, run_data
 from orchestrator.tools.result import explain
 from orchestrator.tools.spec import DepsT, RunContext
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
@@ -48,6 +50,9 @@ class RunArguments(TypedDict, Generic[DepsT], total=False):
     """JSON data of the host, stored with the run and its child runs, never logged; at most 16 kB."""
     tags: Mapping[str, str] | None
     """Text by name, likewise; at most 32."""
+    model: LLM | str | None
+    """Model instead of the agent's. The name of a vendor's model, as "openai:gpt-5-mini", is stored, and a resume makes
+    the model again. An object, or a name that imports code, is needed again: `resume(run_id, model=…)`."""
     instructions: str | RunFunction | None
     """System message of the run instead of the agent's: text, or a function that returns it."""
     params: Mapping[str, Any] | None
@@ -67,6 +72,7 @@ class RunSettings:
     deps: Any = None
     instructions: str | RunFunction | None = None
     output: OutputSpec | None = None
+    model: LLM | None = None
 
     @property
     def stored(self) -> Mapping[str, Any]:
@@ -89,6 +95,7 @@ def run_options(
     params: object = None,
     output_type: object = None,
     tools: object = None,
+    model: object = None,
     **unknown: object,
 ) -> RunSettings:
     """Check the options of one run of an agent with these handles; None is the agent's own. Raises ConfigError."""
@@ -98,9 +105,14 @@ def run_options(
     output = None
     if tools is not None:
         stored["tools"] = _tool_names(own.tools, tools)
+    llm = None
+    if model is not None:
+        llm = checked_model(model)
+        stored["model"] = model if _is_portable(model) else {"live": model_name(llm)}
+        check_params(llm, own.params)
     if params is not None:
         stored["params"] = checked_json("params", params)
-        check_params(own.llm, stored["params"])
+        check_params(llm or own.llm, stored["params"])
     if output_type is not None:
         output = None if output_type is str else OutputSpec.of(output_type)
         stored["output_type"] = None if output is None else plain_json(output.schema)
@@ -110,15 +122,30 @@ def run_options(
     if not (instructions is None or isinstance(instructions, str) or callable(instructions)):
         raise ConfigError(f"instructions is {instructions!r}; give text or a function of the run")
     data = run_data(metadata, tags) | ({OPTIONS: stored} if stored else {})
-    return RunSettings(data, deps, instructions, output)
+    return RunSettings(data, deps, instructions, output, llm)
 
 
-def run_deps(own: LoopDeps, stored: Mapping[str, Any], output: OutputSpec | None = None) -> LoopDeps:
+def checked_model(model: object) -> LLM:
+    """Return a model, or the one that a text names. Raises ConfigError."""
+    found: object = around.model_of(model).llm if isinstance(model, str) else model
+    check_model(found)
+    refuse_real(found)
+    return cast("LLM", found)
+
+
+def run_deps(
+    own: LoopDeps, stored: Mapping[str, Any], output: OutputSpec | None = None, model: LLM | None = None
+) -> LoopDeps:
     """Return the handles of a run with these stored options; the agent's own if there are none.
 
-    `output` is the type of the output if it is known. Tools that the agent no longer has are left out.
+    `output` is the type of the output and `model` the model if they are known. Tools that the agent no longer has are
+    left out. A live model that is not known is the agent's: the run is only read, because a resume needs the model.
     """
     changes: dict[str, Any] = {}
+    if "model" in stored or model is not None:
+        named = stored.get("model")
+        llm = model or (checked_model(named) if _is_portable(named) else own.llm)
+        changes |= {"llm": llm, "model": model_name(llm)}
     if "tools" in stored:
         changes["tools"] = own.tools.select(stored["tools"])  # type: ignore[attr-defined]  # checked at the start
     if "params" in stored:
@@ -126,6 +153,16 @@ def run_deps(own: LoopDeps, stored: Mapping[str, Any], output: OutputSpec | None
     if "output_type" in stored:
         changes["output"] = output or _restored_output(own.output, stored["output_type"])
     return replace(own, **changes) if changes else own
+
+
+def _is_portable(model: object) -> bool:
+    """Return whether a model is a name that a resume may follow: a journal must not choose which code is imported."""
+    return isinstance(model, str) and model.partition(":")[0] not in {"python", "replay"}
+
+
+def _is_live(options: Mapping[str, Any]) -> bool:
+    """Return whether a run has a live model, which no name can make again."""
+    return "model" in options and not _is_portable(options["model"])
 
 
 class DepsSource:
@@ -136,27 +173,36 @@ class DepsSource:
         self.host = None if callable(deps) else deps
         """The deps of all runs without deps of their own, if there is no factory."""
         self._given: dict[str, Any] = {}
+        self.models: dict[str, LLM] = {}
+        """Run -> the live model that a resume was given."""
 
     @contextlib.contextmanager
-    def given(self, run_id: str, deps: Any) -> Iterator[None]:
-        """Use live deps for a run that is resumed in this block; None for no such deps."""
-        if deps is None:
-            yield
-            return
-        self._given[run_id] = deps
+    def given(self, run_id: str, deps: Any, model: LLM | None = None) -> Iterator[None]:
+        """Use live deps and a live model for a run that is resumed in this block; None for none."""
+        before = dict(self._given), dict(self.models)
+        if deps is not None:
+            self._given[run_id] = deps
+        if model is not None:
+            self.models[run_id] = model
         try:
             yield
         finally:
-            self._given.pop(run_id, None)
+            for now, was in zip((self._given, self.models), before, strict=True):
+                if run_id in was:
+                    now[run_id] = was[run_id]
+                else:
+                    now.pop(run_id, None)
 
     def lacks(self, stored: StoredRun) -> bool:
-        """Return whether a stored run needs deps that cannot be made here."""
-        needed = bool((stored.created.get(OPTIONS) or {}).get("deps"))
-        return needed and self.factory is None and stored.run_id not in self._given
+        """Return whether a stored run needs deps or a model that cannot be made here."""
+        options = stored.created.get(OPTIONS) or {}
+        needs_deps = bool(options.get("deps")) and self.factory is None and stored.run_id not in self._given
+        return needs_deps or (_is_live(options) and stored.run_id not in self.models)
 
     def keeps(self, run: LoopRun) -> bool:
-        """Return whether a run has deps that cannot be made again when it is resumed."""
-        return bool((run.data or {}).get(OPTIONS, {}).get("deps")) and self.factory is None
+        """Return whether a run has deps or a model that cannot be made again when it is resumed."""
+        options = (run.data or {}).get(OPTIONS, {})
+        return (bool(options.get("deps")) and self.factory is None) or _is_live(options)
 
     async def restore(self, run: LoopRun) -> None:
         """Give a restored run its deps. Raises RunError if the factory fails or is slow."""
@@ -183,7 +229,7 @@ async def prepare_run(
     if options is NO_OPTIONS and factory is None and not callable(said):
         return own, said
     context = RunContext(run_id, options.data.get("metadata", {}), options.data.get("tags", {}))
-    handles = run_deps(own, options.stored, options.output)
+    handles = run_deps(own, options.stored, options.output, options.model)
     if options.deps is not None:
         handles = replace(handles, host=options.deps)
     elif factory is not None:

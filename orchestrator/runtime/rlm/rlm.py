@@ -13,7 +13,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.message import Message
-from orchestrator.llm.port import LLM
+from orchestrator.llm.port import LLM, model_name
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.code_mode import Repl
 from orchestrator.machines.rlm.model import RlmLimits, ending
@@ -429,7 +429,7 @@ class Rlm(Facade[RlmResult]):
         given = self._equipment
         return ModeDeps(
             llm=given.llm,
-            model=compose.model_name(given.llm),
+            model=model_name(given.llm),
             retry=given.retry,
             clock=self._service.clock,
             budget=budget,

@@ -31,7 +31,7 @@ from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.typed import StateMachine, TypedMachine
 from orchestrator.llm.message import NO_USAGE, Message, Request, Response, Route, ToolCall
-from orchestrator.llm.port import LLM, Clock, Price
+from orchestrator.llm.port import LLM, Clock, Price, model_name
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.code_mode import (
     CODE_MODE,
@@ -43,7 +43,6 @@ from orchestrator.machines.rlm.code_mode import (
 from orchestrator.machines.rlm.model import CODE_LIMITS, TOOLS_LIMITS, ModeContext, RlmLimits
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE, ToolsModeContext, build_tools_mode_machine
-from orchestrator.runtime.llm_loop.composition import model_name
 from orchestrator.runtime.llm_loop.run_options import Prompt
 from orchestrator.runtime.rlm import run_record
 from orchestrator.runtime.rlm.run_record import RlmResult

@@ -88,6 +88,11 @@ def check_run_id(run_id: object, name: str = "run_id") -> None:
     _refuse([fault])
 
 
+def check_model(model: object) -> None:
+    """Check that an object is a model. Raises ConfigError."""
+    _refuse([_model(model)])
+
+
 def check_concurrent(most: object) -> None:
     """Check a maximum number of concurrent runs. Raises ConfigError."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 0:

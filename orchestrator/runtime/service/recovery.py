@@ -30,8 +30,8 @@ from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 DEPS_REASON: Final = "deps_required"
 """Reason of a parked run."""
 DEPS_WHY: Final = (
-    "it was started with live deps, and its agent has no factory for them: resume it with an agent that has "
-    "Agent(deps=factory), or with resume(run_id, deps=...)"
+    "it was started with live deps, and its agent has no factory for them, or with a live model: resume it with an "
+    "agent that has Agent(deps=factory), or with resume(run_id, deps=..., model=...)"
 )
 
 
