@@ -31,6 +31,7 @@ Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may be li
 Grace = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="How long runs get to end. Default: the engine's own.")
 ]
+OfAgent = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this agent only.")]
 OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
 
 group = typer.Typer(help="Send operator commands to live engines.", rich_markup_mode=None)
@@ -58,50 +59,51 @@ def operate_group() -> None:
 
 @group.command("stop-admitting")
 @spread
-def stop_admitting(options: OperatorOptions) -> int:
-    """Refuse new runs; queued and live runs continue."""
-    return _send("stop_admitting", options)
+def stop_admitting(*, agent: OfAgent = None, options: OperatorOptions) -> int:
+    """Refuse new runs, or those of one agent; queued and live runs continue."""
+    return _send("stop_admitting", options, agent=agent)
 
 
 @group.command("start-admitting")
 @spread
-def start_admitting(options: OperatorOptions) -> int:
-    """Admit runs again."""
-    return _send("start_admitting", options)
+def start_admitting(*, agent: OfAgent = None, options: OperatorOptions) -> int:
+    """Admit runs again, of all agents or of one."""
+    return _send("start_admitting", options, agent=agent)
 
 
 @group.command()
 @spread
-def drain(*, grace: Grace = None, options: OperatorOptions) -> int:
-    """Stop the engine.
+def drain(*, grace: Grace = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+    """Stop the engine, or with --agent one of its agents.
 
-    Runs get some time to end; the others are parked in the journal.
+    Runs get some time to end; the others are parked in the journal. The runs of a drained agent have 30 s unless
+    --grace says; then they are paused, and no further ones are admitted until `start-admitting --agent`.
     """
-    return _send("drain", options, grace=grace)
+    return _send("drain", options, grace=grace, agent=agent)
 
 
 @group.command("cancel-all")
 @spread
-def cancel_all(*, graph: OfGraph = None, options: OperatorOptions) -> int:
-    """Cancel the live and queued runs of a graph, or all."""
-    return _send("cancel_all", options, graph=graph)
+def cancel_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+    """Cancel the live and queued runs of a graph or an agent, or all."""
+    return _send("cancel_all", options, graph=graph, agent=agent)
 
 
 @group.command("pause-all")
 @spread
-def pause_all(*, graph: OfGraph = None, options: OperatorOptions) -> int:
-    """Pause the live runs of a graph, or all.
+def pause_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+    """Pause the live runs of a graph or an agent, or all.
 
     Runs that start later are not paused.
     """
-    return _send("pause_all", options, graph=graph)
+    return _send("pause_all", options, graph=graph, agent=agent)
 
 
 @group.command("resume-all")
 @spread
-def resume_all(*, graph: OfGraph = None, options: OperatorOptions) -> int:
-    """Resume the paused runs of a graph, or all."""
-    return _send("resume_all", options, graph=graph)
+def resume_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+    """Resume the paused runs of a graph or an agent, or all."""
+    return _send("resume_all", options, graph=graph, agent=agent)
 
 
 @group.command("disable-tool")
@@ -231,6 +233,8 @@ def _print(engine: EngineInfo, answer: Body | None) -> None:
     say(f"  {'draining, ' if answer['draining'] else ''}{admitting}")
     counts = ", ".join(f"{answer[name]} {name}" for name in ("queued", "running", "ready", "waiting"))
     say(f"  {many(answer['slots'], 'slot')}, {answer['taken']} taken; runs: {counts}")
+    for command in answer.get("closed_agents", ()):
+        say(f"  admits no runs of agent {shown(command['agent'])} ({shown(_reason(command), 300)})")
     for command in answer["disabled"]:
         say(f"  tool {shown(command['about'])} is disabled ({shown(_reason(command), 300)})")
     for command in answer["blocked"]:

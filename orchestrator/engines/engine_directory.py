@@ -345,7 +345,7 @@ async def engines(journal: Journal) -> list[EngineInfo]:
 
 
 async def waits_for_agent(journal: Journal, head: RunHead, living: Iterable[EngineInfo]) -> bool:
-    """Return whether a parked run has an answer that nobody reads: no live engine has its agent, or its version.
+    """Return whether a parked run has an answer that no live engine reads: none has its agent in its version.
 
     A run of the command line waits for a command, and is not meant. Raises the errors of the journal.
     """

@@ -345,13 +345,13 @@ class LocalEngine(Generic[AgentResultT_co]):
         chosen = self._agents.chosen(agent)
         more = self._agents.checked(chosen, (run_id, conversation_id, limits, deadline), options)
         try:
-            self._refuse_closed()
+            self._refuse_closed(chosen)
         except NotAdmitting:
             self._agents.refused(chosen, run_id, "closed" if self._draining is None else "draining")
             raise
         if run_id is not None and await self._agents[chosen].hosting.knows(run_id):
             raise RunExists(run_id)
-        self._refuse_closed()
+        self._refuse_closed(chosen)
         name = run_id or secrets.token_hex(16)
         work = self._agents.work(chosen, prompt, name, conversation_id, limits, deadline, follower, more)
         job = self._agents.job(name, chosen, work, conversation_id)
@@ -393,7 +393,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             return Handle(job)
         head = await self._journal.head(run_id)
         chosen = self._agents.chosen(agent if agent is not None else self._agents.resumer(head))
-        self._refuse_closed()
+        self._refuse_closed(chosen)
         work = functools.partial(self._agents[chosen].resume, run_id, limits=limits, by=by)
         job = self._agents.stored_job(head, chosen, work)
         self._line.enter(job)
@@ -411,7 +411,8 @@ class LocalEngine(Generic[AgentResultT_co]):
     async def control(self, command: str, *, by: str = "", why: str = "", **about: Any) -> None:
         """Carry out an operator command (one of KINDS) after it was journalled with actor and reason.
 
-        `about` is the object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for
+        `about` is the object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`; with
+        `agent=` most concern the runs of one agent only (OF_AGENT). Raises ConfigError for
         a command that cannot be carried out, and the errors of the journal; nothing is changed then.
         """
         self._refuse_foreign()
@@ -482,7 +483,8 @@ class LocalEngine(Generic[AgentResultT_co]):
         talk = job.conversation_id
         return talk is None or all(one.conversation_id != talk for one in self._line.live.values())
 
-    def _refuse_closed(self) -> None:
+    def _refuse_closed(self, chosen: str | None = None) -> None:
+        """Raise NotAdmitting if the engine accepts no run, or none of the agent `chosen`."""
         self._refuse_foreign(started=False)
         if self._affinity is None:
             raise NotAdmitting(
@@ -490,7 +492,8 @@ class LocalEngine(Generic[AgentResultT_co]):
             )
         if self._draining is not None:
             raise NotAdmitting(self.name, "it is draining or has stopped", "submit it to another engine")
-        if (closed := self._commands.closed) is not None:
+        agent = "" if chosen is None else self._agents[chosen].hosting.agent
+        if (closed := self._commands.closed_for(agent)) is not None:
             then = "wait until an operator allows admission again, or submit it to another engine"
             raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
 

@@ -17,6 +17,7 @@ Each command is checked, then journalled with actor and reason, then carried out
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -35,6 +36,10 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import tool_key
 
 _OPTIONAL = ("grace", "graph")
+OF_AGENT = frozenset(("stop_admitting", "start_admitting", "drain", "cancel_all", "pause_all", "resume_all"))
+"""Commands that can concern the runs of one agent only."""
+AGENT_GRACE = 30.0
+"""Seconds that the runs of a drained agent have to end, unless the command says."""
 _SAME = {"cancel": "drain", "pause": "stop_admitting", "resume": "start_admitting"}
 """Meaning of `runs cancel|pause|resume` for the run that represents an engine."""
 
@@ -48,6 +53,8 @@ class OperatorCommand:
     why: str = ""
     about: Any = None
     """A tool, model or graph by name, a number of slots, or a grace period in seconds, as KINDS says."""
+    agent: str = ""
+    """Name of the agent whose runs it concerns; empty for all agents."""
 
     @classmethod
     def of(cls, kind: str, by: str, body: Mapping[str, Any]) -> Self:
@@ -59,16 +66,25 @@ class OperatorCommand:
         about = None if member is None else body.get(member)
         if member is not None and about is None and member not in _OPTIONAL:
             raise ConfigError(f"{kind} needs {member}")
-        stray = body.keys() - {member, "why"}
+        allowed = [*filter(None, (member, "agent" if kind in OF_AGENT else None))]
+        stray = body.keys() - {*allowed, "why"}
         if stray:
-            raise ConfigError(f"{kind} takes {member or 'nothing'}, not {', '.join(sorted(stray))}")
-        return cls(kind, by, str(body.get("why") or ""), _checked(member, about))
+            takes = " and ".join(allowed) or "nothing"
+            raise ConfigError(f"{kind} takes {takes}, not {', '.join(sorted(stray))}")
+        agent = _checked("agent", body.get("agent")) or ""
+        return cls(kind, by, str(body.get("why") or ""), _checked(member, about), agent)
 
     def body(self) -> dict[str, Any]:
         """Return the command as the body of its record."""
         member = KINDS[self.kind]
         about = {member: self.about} if member is not None and self.about is not None else {}
-        return {"kind": self.kind, "by": self.by, "why": self.why} | about
+        agent = {"agent": self.agent} if self.agent else {}
+        return {"kind": self.kind, "by": self.by, "why": self.why} | about | agent
+
+    def concerns(self, job: EngineJob) -> bool:
+        """Return whether it concerns a run: of its graph and its agent, if it has them."""
+        graph = None if KINDS[self.kind] != "graph" else self.about
+        return graph in (None, job.hosting.graph) and self.agent in ("", job.hosting.agent)
 
     def explain(self) -> str:
         """Return actor and reason as text."""
@@ -181,11 +197,18 @@ class CommandHandler:
         self._drain = drain
         self.closed: OperatorCommand | None = None
         """The command that stopped admission; None while runs are admitted."""
+        self.closed_agents: dict[str, OperatorCommand] = {}
+        """Agent -> the command that stopped the admission of its runs."""
         self.draining = False
+        self._pausing: set[asyncio.Task[None]] = set()
 
-    def is_closed(self) -> bool:
-        """Return whether the engine accepts no further runs."""
-        return self.closed is not None
+    def closed_for(self, agent: str) -> OperatorCommand | None:
+        """Return the command that stopped admission of all runs, or of those of an agent; None if they are admitted."""
+        return self.closed or self.closed_agents.get(agent)
+
+    def is_closed(self, agent: str = "") -> bool:
+        """Return whether the engine accepts no further runs of an agent."""
+        return self.closed_for(agent) is not None
 
     async def take(self, posted: Posted) -> None:
         """Carry out a command of another process. A command that is not allowed is journalled with the reason."""
@@ -207,6 +230,10 @@ class CommandHandler:
         """Raise ConfigError for a command that this engine cannot carry out."""
         if self.draining and command.kind in {"stop_admitting", "start_admitting"}:
             raise ConfigError(f"engine {self._name!r} is draining; that cannot be taken back")
+        agents = {host.agent for host in self._hosts if host.agent}
+        if command.agent and command.agent not in agents:
+            names = ", ".join(sorted(agents)) or "none with a name"
+            raise ConfigError(f"engine {self._name!r} has no agent {command.agent!r}; it has: {names}")
         known = self._known(KINDS[command.kind])
         if known is not None and command.about is not None and command.about not in known:
             names = ", ".join(sorted(known)) or "none"
@@ -234,8 +261,20 @@ class CommandHandler:
         await self._registration.note("control", {**command.body(), **known})
         self._log.ordered(command.kind, command.by, command.why, command.about)
         match command.kind:
-            case "stop_admitting" | "start_admitting":
-                self.closed = command if command.kind == "stop_admitting" else None
+            case "stop_admitting" if command.agent:
+                self.closed_agents[command.agent] = command
+            case "start_admitting" if command.agent:
+                self.closed_agents.pop(command.agent, None)
+            case "stop_admitting":
+                self.closed = command
+            case "start_admitting":
+                self.closed = None
+                self.closed_agents.clear()
+            case "drain" if command.agent:
+                self.closed_agents[command.agent] = command
+                pausing = asyncio.create_task(self._pause_later(command))
+                self._pausing.add(pausing)
+                pausing.add_done_callback(self._pausing.discard)
             case "drain":
                 self._drain(command)
             case "slots":
@@ -243,16 +282,30 @@ class CommandHandler:
             case "cancel_all" | "pause_all" | "resume_all":
                 if command.kind == "cancel_all":
                     await self._cancel_queued(command)
-                for job in list(self._line.of_graph(command.about)):
-                    # Wait until a run that was just started accepts requests, or is over.
-                    # Polled, because an agent does not announce that it has taken a run.
-                    while job.phase is not Phase.OVER and job.hosting.live(job.run_id) is None:  # noqa: ASYNC110
-                        await asyncio.sleep(_BEGINNING)
-                    live = job.hosting.live(job.run_id)
-                    if live is not None and (command.kind != "resume_all" or live.paused):
-                        job.hosting.ask(job.run_id, _ASKS[command.kind], by=command.by, why=command.why)
+                await self._ask(command, _ASKS[command.kind])
             case _:
                 self._commands.take(command)
+
+    async def _ask(self, command: OperatorCommand, request: Kind) -> None:
+        """Ask the live runs that a command concerns."""
+        for job in [job for job in self._line.live.values() if command.concerns(job)]:
+            # Wait until a run that was just started accepts requests, or is over.
+            # Polled, because an agent does not announce that it has taken a run.
+            while job.phase is not Phase.OVER and job.hosting.live(job.run_id) is None:  # noqa: ASYNC110
+                await asyncio.sleep(_BEGINNING)
+            live = job.hosting.live(job.run_id)
+            if live is not None and (request != "resume" or live.paused):
+                job.hosting.ask(job.run_id, request, by=command.by, why=command.why)
+
+    async def _pause_later(self, command: OperatorCommand) -> None:
+        """Give the runs of a drained agent their grace period, then pause those that still work."""
+        seconds = AGENT_GRACE if command.about is None else command.about
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(map(command.concerns, self._line.live.values())):
+                    self._line.changed.clear()
+                    await self._line.changed.wait()
+        await self._ask(command, "pause")
 
     def status(self) -> dict[str, Any]:
         """Return the status of the engine as plain data."""
@@ -264,6 +317,7 @@ class CommandHandler:
             **line.count(),
             "admitting": self.closed is None and not self.draining,
             "closed": None if self.closed is None else asdict(self.closed),
+            "closed_agents": [asdict(command) for command in self.closed_agents.values()],
             "draining": self.draining,
             **self._commands.plain(),
             "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],
@@ -285,12 +339,8 @@ class CommandHandler:
 
         A stored run gets a cancel request and ends as cancelled in its turn.
         """
-
-        def chosen(job: EngineJob) -> bool:
-            return command.about in (None, job.hosting.graph)
-
-        for job in self._line.let_go(lambda job: chosen(job) and not job.stored):
+        for job in self._line.let_go(lambda job: command.concerns(job) and not job.stored):
             job.settle(CancelRequested("caller", f"before it began; {command.explain()}"))
-        for job in [job for job in self._line.queued if chosen(job)]:
+        for job in [job for job in self._line.queued if command.concerns(job)]:
             request = Posted(secrets.token_hex(8), "cancel", {"why": command.why}, command.by)
             await job.hosting.journal.post(job.run_id, request)

@@ -70,7 +70,7 @@ class OrphanRecovery:
         agents: AgentRegistry,
         line: RunQueue,
         every: float,
-        closed: Callable[[], bool],
+        closed: Callable[[str], bool],
         scheduler: Scheduler | None = None,
     ) -> None:
         self._agents = agents
@@ -121,7 +121,7 @@ class OrphanRecovery:
         due = clock.monotonic() + self._every
         while not self._stopped:
             await asyncio.sleep(POLL)
-            if self._closed():
+            if self._closed(""):
                 continue
             try:
                 lost = self._since < 0
@@ -225,6 +225,8 @@ class OrphanRecovery:
     def _free(self, head: RunHead, agent: str) -> bool:
         """Return whether a run has no owner and may have changed since it was last checked."""
         run_id = head.run_id
+        if self._closed(self._agents[agent].hosting.agent):
+            return False
         if head.owner is not None:
             self._seen_positions.pop(run_id, None)
             return False

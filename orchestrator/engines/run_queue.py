@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -275,10 +275,6 @@ class RunQueue:
         phases = [job.phase for job in self.live.values()]
         found = {phase.value: phases.count(phase) for phase in (Phase.RUNNING, Phase.READY, Phase.WAITING)}
         return found | {Phase.QUEUED.value: len(self.queued)}
-
-    def of_graph(self, graph: str | None) -> Iterator[EngineJob]:
-        """Yield the active runs of one graph, or of all graphs."""
-        return (job for job in tuple(self.live.values()) if graph in (None, job.hosting.graph))
 
     # ---- called by the runs (kernel.suspension.ConcurrencyLimiter) ----
 

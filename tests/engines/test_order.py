@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -148,6 +150,95 @@ async def test_all_runs_of_a_graph_are_paused_and_resumed() -> None:
     assert stage.effects == {"look": 2}
 
 
+@contextlib.asynccontextmanager
+async def of_two(**options: Any) -> AsyncIterator[tuple[Stage, LocalEngine, MemoryJournal]]:
+    """An engine with two agents on one stage, and an active run of each, named like its agent."""
+    stage, journal = Stage(), MemoryJournal()
+    agents = {name: agent(stage, journal, name=name) for name in ("good", "guilty")}
+    async with LocalEngine(agents, **{"slots": 4, "name": "mill", **options}) as engine:
+        for name in agents:
+            await engine.submit(f"look {name}", agent=name, run_id=name)
+        await until(lambda: len(stage.waiting) == 2)
+        yield stage, engine, journal
+        stage.let("look good", "look guilty")
+
+
+async def test_the_runs_of_one_agent_are_paused_and_resumed_and_the_others_work() -> None:
+    async with of_two() as (stage, engine, journal):
+        await engine.control("pause_all", agent="guilty", by="ann")
+        stage.let("look good", "look guilty")
+        await ended(journal, "good")
+        await until(lambda: engine.status()["waiting"] == 1)
+        assert (await journal.head("guilty")).reason == "paused"
+        await engine.control("resume_all", agent="good", by="ann")
+        assert (await journal.head("guilty")).reason == "paused"
+        await engine.control("resume_all", agent="guilty", by="ann")
+        await ended(journal, "guilty")
+
+
+async def test_the_runs_of_one_agent_are_cancelled_those_in_the_queue_too() -> None:
+    async with of_two(slots=2) as (stage, engine, journal):
+        queued = {name: await engine.submit(f"queued {name}", agent=name) for name in ("good", "guilty")}
+        await engine.control("cancel_all", agent="guilty", graph="llm_loop", by="ann", why="wrong data")
+        with pytest.raises(CancelRequested, match="before it began; ann: wrong data"):
+            await queued["guilty"]
+        assert await ended(journal, "guilty") == "cancelled"
+        stage.let("look good", "queued good")
+        assert (await queued["good"]).outcome is Outcome.COMPLETED
+        assert await ended(journal, "good") == "completed"
+
+
+async def test_admission_of_one_agent_stops_and_starts() -> None:
+    async with of_two() as (stage, engine, _):
+        stage.let("look good", "look guilty")
+        await engine.control("stop_admitting", agent="guilty", by="ann", why="it fails")
+        with pytest.raises(NotAdmitting, match="admission was stopped by ann: it fails"):
+            await engine.submit("look guilty", agent="guilty")
+        assert (await (await engine.submit("look good", agent="good"))).outcome is Outcome.COMPLETED
+        assert [one["agent"] for one in engine.status()["closed_agents"]] == ["guilty"]
+        assert engine.status()["admitting"]
+        await engine.control("start_admitting", agent="guilty", by="ann")
+        assert (await (await engine.submit("look guilty", agent="guilty"))).outcome is Outcome.COMPLETED
+
+
+async def test_admission_of_all_agents_starts_for_each() -> None:
+    async with of_two() as (_, engine, _):
+        await engine.control("stop_admitting", agent="guilty", by="ann")
+        closed = engine._commands.is_closed
+        assert (closed("guilty"), closed("good"), closed()) == (True, False, False)
+        await engine.control("start_admitting", by="ann")
+        assert not closed("guilty")
+
+
+async def test_one_agent_is_drained_and_the_engine_works_on() -> None:
+    async with of_two() as (stage, engine, journal):
+        await engine.control("drain", agent="guilty", grace=0.01, by="ann", why="a new version")
+        with pytest.raises(NotAdmitting, match="admission was stopped by ann: a new version"):
+            await engine.submit("look guilty", agent="guilty")
+        await until(lambda: not engine._commands._pausing)
+        stage.let("look good", "look guilty")
+        assert await ended(journal, "good") == "completed"
+        await until(lambda: engine.status()["waiting"] == 1)
+        assert (await journal.head("guilty")).reason == "paused"
+        assert not engine.status()["draining"]
+
+
+async def test_a_drained_agent_whose_runs_end_in_time_pauses_none() -> None:
+    async with of_two() as (stage, engine, journal):
+        await engine.control("drain", agent="guilty", by="ann")
+        stage.let("look guilty")
+        assert await ended(journal, "guilty") == "completed"
+        await until(lambda: not engine._commands._pausing)
+
+
+async def ended(journal: MemoryJournal, run_id: str) -> str:
+    """Wait for the end of a run, and return its outcome."""
+    async with asyncio.timeout(60):
+        while (head := await journal.head(run_id)).status != "ended":  # noqa: ASYNC110 - whoever ends it
+            await asyncio.sleep(0.001)
+    return head.outcome
+
+
 async def test_all_runs_of_a_graph_are_cancelled_those_that_wait_to_begin_too() -> None:
     stage, journal = Stage(), MemoryJournal()
     async with LocalEngine(agent(stage, journal), slots=2) as engine:
@@ -222,7 +313,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cancel_all", {"graph": "ralph"}, "engine 'local' has no graph 'ralph'; it has: llm_loop"),
     ("slots", {"slots": 0}, "slots is 0; it must be a whole number, 1 or more"),
     ("drain", {"grace": -1}, "grace is -1; it must be a number of seconds, 0 or more"),
-    ("stop_admitting", {"tool": "look"}, "stop_admitting takes nothing, not tool"),
+    ("stop_admitting", {"tool": "look"}, "stop_admitting takes agent, not tool"),
     ("enable_tool", {"tool": ""}, "tool is ''; it must be a name"),
 ]
 
