@@ -481,7 +481,7 @@ def verified(run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str) ->
         if seq - kinds.count(SEPARATOR) != last + 1 or before != digest or epoch < last_epoch:
             raise Corrupt(f"run {run_id!r}: record {last + 1} is damaged; nothing of the run is used")
         last, last_epoch = seq, epoch
-    if last != head.seq or before != last_hash or last_epoch > head.epoch:
+    if not found or last != head.seq or before != last_hash or last_epoch > head.epoch:
         raise Corrupt(
             f"run {run_id!r}: {last + 1} records, {head.seq + 1} were written; nothing of the run is used"
         )

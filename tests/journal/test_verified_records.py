@@ -118,17 +118,50 @@ def test_a_run_read_from_verified_records_is_the_run_read_from_a_list_of_them(se
         assert StoredRun.of(RUN, records) == StoredRun.of(RUN, decoded(rows))
 
 
+def damaged(draw: random.Random, rows: list[Row]) -> list[Row]:
+    """Return the rows with one of them changed, lost, repeated or at another place."""
+    at = draw.randrange(len(rows))
+    seq, epoch, kinds, joined, digest = rows[at]
+    byte = draw.randrange(len(joined))
+    flipped = joined[:byte] + bytes([joined[byte] ^ 1 << draw.randrange(8)]) + joined[byte + 1 :]
+    other = f"{digest[:-1]}{'0' if digest[-1] != '0' else '1'}"
+    changes: list[list[Row]] = [
+        [(seq + draw.choice((-1, 1)), epoch, kinds, joined, digest)],
+        [(seq, epoch + draw.choice((-1, 1)), kinds, joined, digest)],
+        [(seq, epoch, draw.choice((f"{kinds},note", "x", "")), joined, digest)],
+        [(seq, epoch, kinds, flipped, digest)],
+        [(seq, epoch, kinds, joined, other)],
+        [],
+        [rows[at]] * 2,
+        [*rows[at + 1 : at + 2], rows[at], rows[at]],
+    ]
+    return [*rows[:at], *draw.choice(changes), *rows[at + 1 :]]
+
+
+def test_damage_to_any_row_is_reported_before_a_record_is_read(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(examples(300)):
+        rows, of_run = stored(appends(draw))
+        with pytest.raises(Corrupt):
+            records_of(RUN, damaged(draw, rows), of_run, rows[-1][-1], draw.randrange(4))
+
+
+def test_a_run_without_records_is_reported() -> None:
+    with pytest.raises(Corrupt, match="0 records, 0 were written"):
+        records_of(RUN, [], head(-1, Draft("note", {})), NO_HASH)
+
+
 @pytest.mark.parametrize("content", [b"{", b"[{}]", b'[{},{},{"n":1}]', b"\xff", b"", b"7"])
 def test_an_append_that_cannot_be_decoded_is_reported_when_it_is_read(content: bytes) -> None:
     """No writer makes such a row: its hash is right, and it lies between others."""
     rows, _ = stored([[Draft("created", BODY)], [Draft("note", {}), Draft("note", {})], [Draft("note", {})]])
-    damaged: list[Row] = []
+    changed: list[Row] = []
     before = NO_HASH
     for seq, _, kinds, joined, _ in rows:
         kept = content if kinds == "note,note" else joined
         before = chained(before, RUN, seq, 1, kinds, kept)
-        damaged.append((seq, 1, kinds, kept, before))
-    records = records_of(RUN, damaged, head(3, Draft("note", {})), before)
+        changed.append((seq, 1, kinds, kept, before))
+    records = records_of(RUN, changed, head(3, Draft("note", {})), before)
     assert len(records) == 4, "no record is left out"
     for read in (list, lambda records: records[1], lambda records: StoredRun.of(RUN, records)):
         with pytest.raises(Corrupt, match=f"{RUN!r}.*record 1 "):
