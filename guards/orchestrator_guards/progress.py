@@ -378,7 +378,11 @@ def escalation(repeats: float, limit: float) -> Escalation:
         return Escalation.BLOCK
     if repeats == limit - 2 and repeats >= 1:
         return Escalation.WARN
-    return Escalation.NONE
+    return _NONE
+
+
+_NONE: Final = Escalation.NONE
+"""For each turn: in Python 3.11 a member that is read from its class is a call of the metaclass."""
 
 
 def expected(window: Sequence[TurnFingerprint], found: Stall) -> TurnFingerprint | None:

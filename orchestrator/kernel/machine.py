@@ -230,6 +230,8 @@ class CompiledTransition:
     guard_name: str | None
     prepare: tuple[tuple[str, Hook], ...]
     """prepare_event, prepare: before the conditions are evaluated."""
+    is_prepared: bool
+    """Whether this or another transition of the event in this state has prepare callbacks."""
     ahead: tuple[tuple[str, Hook], ...]
     """before_<event>, before_event, leave_<source>, leave_state: can veto."""
     enter: tuple[tuple[str, Hook], ...]
@@ -752,6 +754,8 @@ class Machine(transitions.Machine):
             conditions=conditions,
             guard_name=conditions_name(conditions),
             prepare=self._callbacks(self._preparing(transition)),
+            is_prepared=bool(self.prepare_event)
+            or any(one.prepare for one in transition.event.transitions[transition.source]),
             ahead=self._callbacks(ahead),
             enter=() if internal else self.enter_hooks(dest.value),
             after=self._callbacks(after),

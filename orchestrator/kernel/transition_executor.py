@@ -140,11 +140,13 @@ class TransitionExecutor:
         # The first transition whose conditions hold.
         if cursor.event_object is None:
             steps = run.table.steps.get((cursor.state, event)) or run.machine.steps(cursor.state, event)
-        else:
+            is_prepared = steps[0].is_prepared
+        else:  # edges of the class of the object and of its bases, of several events
             steps = run.machine.steps_for(cursor.state, event, cursor.event_object)
+            is_prepared = any(step.is_prepared for step in steps)
         step = cursor.step = steps[0]
         now = began
-        if step.prepare or (len(steps) > 1 and any(one.prepare for one in steps)):
+        if is_prepared:
             chosen = await self._prepared(run, steps)
             if chosen is None:
                 return False

@@ -23,6 +23,11 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import first_refusal
 
+# The events of each turn: in Python 3.11 a member that is read from its class is a call of the metaclass.
+LLM_RESPONSE = LoopEvent.LLM_RESPONSE
+RESPONSE_WITH_TOOLS = LoopEvent.RESPONSE_WITH_TOOLS
+TOOLS_EXECUTED = LoopEvent.TOOLS_EXECUTED
+
 
 async def enter_init(run: LoopRun) -> LoopEvent:
     """Insert messages of the memory before the conversation."""
@@ -50,7 +55,7 @@ async def enter_await_llm(run: LoopRun) -> LoopEvent:
     turn.take(run, response)
     if run.ctx.context.limit:
         compaction.warn(run)
-    return LoopEvent.LLM_RESPONSE
+    return LLM_RESPONSE
 
 
 async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
@@ -60,7 +65,7 @@ async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
     if response is None or not response.tool_calls:
         return LoopEvent.RESPONSE_NO_TOOL
     if not ctx.wrapping_up or not (text := response.message().text).strip():
-        return LoopEvent.RESPONSE_WITH_TOOLS
+        return RESPONSE_WITH_TOOLS
     # A call without a result makes the history invalid; parts that a provider keeps may contain the calls, too.
     ctx.response = replace(response, content=text, tool_calls=())
     ctx.messages = [*ctx.messages[:-1], ctx.response.message()]
@@ -70,7 +75,7 @@ async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
 async def enter_process_tools(run: LoopRun) -> LoopEvent:
     """Run the admitted calls concurrently within the caps; results keep the order of the calls."""
     await tool_work.run_calls(run)
-    return LoopEvent.TOOLS_EXECUTED
+    return TOOLS_EXECUTED
 
 
 async def enter_update_budgets(run: LoopRun) -> LoopEvent:

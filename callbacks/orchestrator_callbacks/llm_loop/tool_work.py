@@ -109,6 +109,7 @@ async def _execute(run: LoopRun) -> None:
             ledger.started[position] = "pure" if admitted.spec is None else admitted.spec.effect
             if admitted.read is not None:
                 read[position], admitted.read = admitted.read, None
+    is_hooked = False
 
     async def finished(result: ToolResult) -> ToolResult | None:
         needs = result.needs is not None or result.abandoned
@@ -116,7 +117,7 @@ async def _execute(run: LoopRun) -> None:
             return provisional
         hooked = "after_tool_execution" in deps.points
         changed = await through(run, "after_tool_execution", result) if hooked else result
-        if hooked or "before_tool_execution" in deps.points:
+        if hooked or is_hooked:
             changed = _storable(changed)
         if changed.whole is not None:
             changed = _with_handle(run, changed, shown=result.content)
@@ -126,10 +127,12 @@ async def _execute(run: LoopRun) -> None:
         return run.ctx.results[result.position] if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
+        nonlocal is_hooked
         if len(calls) > 1:  # a single call starts when the run enters the state
             ledger.began[_position(calls, call)] = deps.clock.time()
         chosen: ToolCall | ToolResult | None = None
         if "before_tool_execution" in deps.points:  # an engine may add a hook there while a call waits
+            is_hooked = True
             chosen = await through(run, "before_tool_execution", call)
             if isinstance(chosen, ToolCall) and chosen != call:
                 chosen = replacement(run, _position(calls, call), chosen)

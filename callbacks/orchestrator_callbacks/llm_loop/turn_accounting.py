@@ -162,11 +162,17 @@ def add_turn(ctx: LoopContext, turn: TurnFingerprint) -> Verdict | None:
         return None
     verdict = progress(ctx.turns, limits.max_no_progress)
     reaction = escalation(verdict.observed, verdict.limit)
+    if reaction is _NONE:
+        return verdict
     if reaction is Escalation.WARN or reaction is Escalation.BLOCK:
         state.warning = REPEATING.format(what=verdict.detail)
     if reaction is Escalation.BLOCK:
         state.expected = expected(ctx.turns, stall(ctx.turns, limits.max_no_progress))
     return verdict
+
+
+_NONE, _BUDGET_OK = Escalation.NONE, LoopEvent.BUDGET_OK
+"""For each turn: in Python 3.11 a member that is read from its class is a call of the metaclass."""
 
 
 def decide_turn(run: LoopRun, asked: Sequence[Verdict]) -> LoopEvent:
@@ -176,7 +182,7 @@ def decide_turn(run: LoopRun, asked: Sequence[Verdict]) -> LoopEvent:
         return LoopEvent.RESTART_LOOP
     verdict = decide(ctx, asked)
     ctx.verdict = None if verdict.ok else verdict
-    return LoopEvent.BUDGET_OK if verdict.ok or grant_turn(run) else LoopEvent.BUDGET_EXCEEDED
+    return _BUDGET_OK if verdict.ok or grant_turn(run) else LoopEvent.BUDGET_EXCEEDED
 
 
 def decide(ctx: LoopContext, verdicts: Sequence[Verdict]) -> Verdict:
