@@ -123,7 +123,7 @@ class GcThresholds:
     """Thresholds of the garbage collector of the process while an engine is active. None changes nothing.
 
     Several engines of a process may have some: those of the engine that was started last apply. When the last of them
-    has stopped, the thresholds are those from before the first one, unless somebody else has changed them meanwhile.
+    has stopped, the thresholds are those from before the first one, unless the host has changed them meanwhile.
 
     Raises:
         ConfigError: These are no thresholds.
