@@ -4,7 +4,7 @@
 ends at once. Meanwhile SIGUSR1 prints all stacks and has no other effect. The journal is durable at every instruction,
 so ending at once loses no acknowledged record.
 
-Each waiting run keeps some 140 objects that the collector visits, and none of them becomes garbage before the run
+Each waiting run keeps some 130 objects that the collector visits, and none of them becomes garbage before the run
 ends. With Python's own thresholds a process of 10,000 runs spends half of its time on visits that find nothing. A page
 of the console reads thousands of records with the same effect. A library must not change the collector of its host, so
 only `orchestrator worker` and `orchestrator console` change it without being asked. An engine changes the thresholds

@@ -26,7 +26,6 @@ import os
 import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Any, Generic, TypeVar
@@ -82,7 +81,7 @@ async def in_thread(
 
     threading.Thread(target=work, name=name, daemon=True).start()
     owner = here()
-    if call is None or owner is None or owner.policy is None or owner.call is not None:
+    if call is None or owner is None or owner.scope is None or owner.call is not None:
         return await ended
     return await host_call(_ended(ended, stop), *call)
 
@@ -144,17 +143,6 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 _OWNERS: dict[asyncio.Task[Any], AbandonableTask[Any]] = {}
 _ABANDONED: dict[asyncio.Task[Any], WorkAbandoned] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class AbandonPolicy:
-    """When host code is abandoned, and how that is reported."""
-
-    clock: Clock
-    seconds: float
-    """Seconds that cancelled host code may take to end; 0 waits without a limit."""
-    report: Callable[[str, str], WorkAbandoned]
-    """Makes and publishes the fact about a call, given its kind and name."""
 
 
 class HostCall:
@@ -236,8 +224,8 @@ def continued(coroutine: Coroutine[Any, Any, T], waits: object) -> Generator[Any
 class AbandonableTask(Generic[T]):
     """A task that ends within the grace period after its cancellation, whatever its host code does.
 
-    Without a `policy` it waits without a limit. `requests` counts how often its work was asked to stop, if the owner
-    has a better count than `cancel`.
+    Without a `scope` it waits without a limit. The scope has the grace period, and reports abandoned code. If the task
+    is the whole work of its scope, the scope also counts how often that was asked to stop.
     """
 
     __slots__ = (
@@ -251,28 +239,28 @@ class AbandonableTask(Generic[T]):
         "children",
         "ended",
         "left",
-        "policy",
-        "requests",
+        "scope",
         "task",
+        "whole",
     )
 
     def __init__(
         self,
         work: Coroutine[Any, Any, T],
-        policy: AbandonPolicy | None,
+        scope: CancelScope | None,
         *,
         name: str | None = None,
-        requests: Callable[[], int] | None = None,
+        whole: bool = False,
     ) -> None:
-        self.policy = policy
+        self.scope = scope
+        self.whole = whole
+        """Whether it is the whole work of its scope."""
         self.call: HostCall | None = None
         """The host call that the task waits for."""
         self.left = 0
         """Number of abandoned host calls."""
         self.children = 0
         """Number of tasks that its host code waits for and that have their own grace period."""
-        self.requests = requests or self.cancelling
-        """Returns how often the work was asked to stop."""
         self.ended: Callable[[], None] = _ignore
         """Called when the task has ended."""
         self._name = name
@@ -309,9 +297,9 @@ class AbandonableTask(Generic[T]):
 
     def abandon_late(self) -> Cancellable | None:
         """Abandon the current host call unless it ends within the grace period, or the returned timer is cancelled."""
-        if self.policy is None or not self.policy.seconds:
+        if self.scope is None or not self.scope.seconds:
             return None
-        return self.policy.clock.call_later(self.policy.seconds, self._abandon)
+        return self.scope.clock.call_later(self.scope.seconds, self._abandon)
 
     def _begin(self, work: Coroutine[Any, Any, T], error: BaseException | None = None) -> None:
         self._frames: _Frames[T] = _Frames(work, error)
@@ -339,8 +327,8 @@ class AbandonableTask(Generic[T]):
         ended()
 
     def _watch(self) -> None:
-        if self.policy is not None and self.policy.seconds and not self.done:
-            self._timer = self.policy.clock.call_later(self.policy.seconds, self._expire)
+        if self.scope is not None and self.scope.seconds and not self.done:
+            self._timer = self.scope.clock.call_later(self.scope.seconds, self._expire)
 
     def _expire(self) -> None:
         self._abandon()
@@ -349,7 +337,7 @@ class AbandonableTask(Generic[T]):
     def _abandon(self) -> None:
         """Leave the host call in the current task and continue without it in another one."""
         call, left = self.call, self.task
-        if call is None or self.children or left.done() or self.policy is None:
+        if call is None or self.children or left.done() or self.scope is None:
             return
         if asyncio.current_task() is left:  # a test's clock was moved by the host's code itself
             asyncio.get_running_loop().call_soon(self._abandon)
@@ -363,7 +351,7 @@ class AbandonableTask(Generic[T]):
         left.add_done_callback(_discard)
         left.set_name(f"abandoned {call.kind} {call.name} of {left.get_name()}")
         work = self._frames.hand_over(call.work, left.cancelling())
-        _ABANDONED[left] = self.policy.report(call.kind, call.name)
+        _ABANDONED[left] = self.scope.report(call.kind, call.name)
         self._begin(work, asyncio.CancelledError(*() if self._message is None else (self._message,)))
 
 
@@ -539,7 +527,17 @@ class TimeLimitPassed(Exception):
 class TimeLimit:
     """Lets work start its own time limit again, because it makes progress. Works only while it runs."""
 
-    __slots__ = ("_clock", "_expire", "_left", "_outside", "_seconds", "_since", "_timers", "_total")
+    __slots__ = (
+        "_clock",
+        "_expire",
+        "_left",
+        "_outside",
+        "_seconds",
+        "_since",
+        "_timer",
+        "_total",
+        "_total_timer",
+    )
 
     def __init__(self) -> None:
         self._clock: Clock | None = None
@@ -549,7 +547,8 @@ class TimeLimit:
         self._left: float | None = None
         """Seconds of the total time that were left at `_since`."""
         self._since = 0.0
-        self._timers: list[Cancellable | None] = [None, None]
+        self._timer: Cancellable | None = None
+        self._total_timer: Cancellable | None = None
         self._outside = 0
 
     def start(
@@ -576,15 +575,14 @@ class TimeLimit:
 
     def _restart(self, spent: float) -> None:
         if self._clock is not None and self._seconds is not None and not self._outside:
-            self._cancel(0)
+            self._stop_timer()
             left = max(0.0, self._seconds - spent)
-            self._timers[0] = self._clock.call_later(left, partial(self._expire, self._seconds))
+            self._timer = self._clock.call_later(left, partial(self._expire, self._seconds))
 
     def end(self) -> None:
         """Stop the time: the work has ended."""
         self._clock = None
-        self._cancel(0)
-        self._cancel(1)
+        self._stop_timers()
 
     async def outside(self, part: Awaitable[T]) -> T:
         """Await a part of the work whose time does not count; then the work has its whole time again.
@@ -593,8 +591,7 @@ class TimeLimit:
         """
         self._outside += 1
         if self._outside == 1 and self._clock is not None:
-            self._cancel(0)
-            self._cancel(1)
+            self._stop_timers()
             if self._left is not None:
                 self._left -= self._clock.monotonic() - self._since
         try:
@@ -609,12 +606,20 @@ class TimeLimit:
         self._restart(spent)
         if self._left is not None and self._total is not None:
             self._since = self._clock.monotonic()
-            self._timers[1] = self._clock.call_later(max(0.0, self._left), partial(self._expire, self._total))
+            self._total_timer = self._clock.call_later(
+                max(0.0, self._left), partial(self._expire, self._total)
+            )
 
-    def _cancel(self, which: int) -> None:
-        timer, self._timers[which] = self._timers[which], None
-        if timer is not None:
-            timer.cancel()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_timers(self) -> None:
+        self._stop_timer()
+        if self._total_timer is not None:
+            self._total_timer.cancel()
+            self._total_timer = None
 
 
 async def limited(
@@ -713,14 +718,14 @@ class CancelScope:
     `run.control.cancel_seconds` is abandoned.
     """
 
-    __slots__ = ("_before", "_clock", "_fired", "_handle", "_loop", "_run", "caller", "work")
+    __slots__ = ("_before", "_fired", "_handle", "_loop", "_run", "caller", "clock", "work")
 
     def __init__(self, run: Run[Any, Any], clock: Clock) -> None:
         caller = asyncio.current_task()
         if caller is None:
             raise RuntimeError("a run is driven inside a task")
         self._run = run
-        self._clock = clock
+        self.clock = clock
         self.caller = caller
         self._loop = asyncio.get_running_loop()
         self._before = caller.cancelling()
@@ -731,10 +736,9 @@ class CancelScope:
 
     async def let(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for the work, or until `run.stop()` has ended it. Raises the errors of the work, and a cancellation."""
-        self._run.control.interrupt = self._interrupt
+        self._run.control.interrupt = self
         self._fired = False
-        policy = AbandonPolicy(self._clock, self._run.control.cancel_seconds, self._abandoned)
-        task = self.work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
+        task = self.work = AbandonableTask(work, self, name=self._run.run_id, whole=True)
         late = None
         try:
             late = await until_ended((task,))
@@ -773,7 +777,13 @@ class CancelScope:
         """Return how often the caller or `run.stop()` asked the work to stop."""
         return self.caller.cancelling() + self._fired
 
-    def _interrupt(self) -> None:
+    @property
+    def seconds(self) -> float:
+        """Seconds that cancelled host code may take to end; 0 waits without a limit."""
+        return self._run.control.cancel_seconds
+
+    def __call__(self) -> None:
+        """Cancel the hook in flight."""
         # Not at once: a hook that stops its own run is interrupted at its next await, not at its end.
         if self._handle is None:
             self._handle = self._loop.call_soon(self._fire)
@@ -783,9 +793,10 @@ class CancelScope:
             self._fired = True
             self.work.cancel()
 
-    def _abandoned(self, kind: str, name: str) -> WorkAbandoned:
+    def report(self, kind: str, name: str) -> WorkAbandoned:
+        """Publish that a call of host code was abandoned, and return the fact."""
         run = self._run
-        at, state = self._clock.time(), run.cursor.state
+        at, state = self.clock.time(), run.cursor.state
         fact = WorkAbandoned(run.graph.name, run.run_id, state, kind, name, at, run.agent)
         run.emit(fact)
         return fact
@@ -817,6 +828,6 @@ def cancel_requests() -> Callable[[], int]:
     """
     owner = here()
     if owner is not None:
-        return owner.requests
+        return owner.cancelling if owner.scope is None or not owner.whole else owner.scope.requests
     task = asyncio.current_task()
     return int if task is None else task.cancelling

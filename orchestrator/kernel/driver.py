@@ -89,6 +89,8 @@ class Driver:
         self._services = HookServices(
             self._report, self._writer, self._executor, self._finalizer, self._clock
         )
+        # One bound method for all runs: each run keeps these.
+        self._publish, self._stop_overdue = self._report.publish, self._executor.stop_overdue
         self._strict = strict
         self._agent = agent
         self._declare = declare
@@ -135,7 +137,7 @@ class Driver:
         #     _loop_over_events: one event or step at a time, until the run ends, parks or is stopped
         #         _step, _step_without_event: hold a pause, repeat a hook, or take, await or park for a signal
         run.control.waits_in_place, run.control.folds = not park, True
-        run.control.alarm = Alarm(self._clock, self._executor.stop_overdue, run)
+        run.control.alarm = Alarm(self._clock, self._stop_overdue, run)
         try:
             if not run.cursor.ended and await self._begin_or_resume(run, event, park=park):
                 await self._loop_over_interruptions(run, park=park)
@@ -226,7 +228,7 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish, run.writes.observed_kinds = self._report.publish, self._report.observed
+        run.writes.publish, run.writes.observed_kinds = self._publish, self._report.observed
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:

@@ -482,11 +482,11 @@ class _Turn:
         group = _Group(asyncio.Semaphore(max_concurrent or len(positions)))
         asked = self.clock.monotonic()
         owner = here()
-        policy = None if owner is None else owner.policy
+        scope = None if owner is None else owner.scope
         for position in positions:  # an eager task (3.12) may have failed before the next one is made
             if not group.failures:
                 work = group.slotted(lambda at=position: self.one(at, self.clock.monotonic() - asked))  # type: ignore[misc]
-                group.tasks.append(AbandonableTask(work, policy))
+                group.tasks.append(AbandonableTask(work, scope))
         late = await until_ended(group.tasks)
         if late is not None:
             raise late

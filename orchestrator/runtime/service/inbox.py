@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from orchestrator.errors import Corrupt, RunUnknown, StoreDown
@@ -46,22 +45,20 @@ class Inbox:
         self._journal = journal
         self._listeners: dict[asyncio.AbstractEventLoop, _Listener] = {}
 
-    def listening(self, run_id: str) -> AbstractAsyncContextManager[None]:
-        """Deliver requests of other processes to a live run while the block is active."""
-        return _Listening(self, run_id) if self._journal.shared else _NOTHING
-
-    def begin(self, run_id: str) -> None:
-        """Deliver to a run of this event loop."""
+    def listen(self, run_id: str) -> None:
+        """Deliver requests of other processes to a live run of this event loop, until `leave`."""
+        if not self._journal.shared:
+            return
         loop = asyncio.get_running_loop()
         if loop not in self._listeners:
             self._listeners[loop] = _Listener(self._live, self._journal, self.deliver)
         self._listeners[loop].begin(run_id)
 
-    async def end(self, run_id: str) -> None:
+    async def leave(self, run_id: str) -> None:
         """Stop to deliver to a run of this event loop."""
         loop = asyncio.get_running_loop()
-        listener = self._listeners[loop]
-        if listener.leave(run_id):
+        listener = self._listeners.get(loop)
+        if listener is not None and listener.leave(run_id):
             del self._listeners[loop]
             await listener.end()
 
@@ -80,25 +77,6 @@ class Inbox:
                 if signal is not None:
                     run.mailbox.post(signal)
         return True
-
-
-class _Listening:
-    """One run that requests are delivered to. Every live run keeps this, so it is smaller than a generator."""
-
-    __slots__ = ("_inbox", "_run_id")
-
-    def __init__(self, inbox: Inbox, run_id: str) -> None:
-        self._inbox = inbox
-        self._run_id = run_id
-
-    async def __aenter__(self) -> None:
-        self._inbox.begin(self._run_id)
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._inbox.end(self._run_id)
-
-
-_NOTHING: AbstractAsyncContextManager[None] = contextlib.nullcontext()
 
 
 class _Listener:

@@ -54,8 +54,8 @@ class RunController:
         self._find_tool = find_tool
         self._journal = journal
         self.clock = clock
-        inbox = Inbox(live, journal)
-        self.listening, self.deliver = inbox.listening, inbox.deliver
+        self.inbox = Inbox(live, journal)
+        self.deliver = self.inbox.deliver
         self._posting: set[asyncio.Task[None]] = set()
 
     # ---- requests ----

@@ -258,35 +258,28 @@ class RunService(Generic[R]):
         _warn_of_disabled_logger()
         if run.started_at is None and run.parent_run_id is None:
             await self.refuse_same_name()
-        earlier = self.evicted.find(run.run_id)
-        try:
-            if earlier is not None and earlier.follower is not None and run.lease is not None:
-                await earlier.catch_up(self.journal, run.lease.seq)
-                run.follow(earlier)
-            self.live.open(run, path)
-        except OrchestratorError:
-            await self.driver.release(run)
-            raise
+        earlier = await self._open(run, path)
         # For code inside of the run:
         log = next((one for one in self.runtime.observers if isinstance(one, TransitionLog)), None)
         make_logger: Any = None if log is None else partial(log.logger_for, run.run_id, run.graph.name)
         end: R | None = None
         try:
-            async with self.control.listening(run.run_id):
+            # No context managers here: every run keeps them while it waits.
+            self.control.inbox.listen(run.run_id)
+            try:
+                with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run) as current:
+                    if self._may_evict(run, earlier):
+                        run.evict_when_waiting(self.runtime.evict_after, partial(self._detach, run, current))
+                    await self.control.deliver(run.run_id)
+                    await self.driver.drive(run, park=park)
+            finally:
                 try:
-                    with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run) as current:
-                        if self._may_evict(run, earlier):
-                            run.evict_when_waiting(
-                                self.runtime.evict_after, partial(self._detach, run, current)
-                            )
-                        await self.control.deliver(run.run_id)
-                        await self.driver.drive(run, park=park)
+                    if not run.control.evicted:  # else `_detach` has closed it
+                        kept = self.live.close(run)
+                        if self.kind.over is not None and run.started_at is not None:  # else it was refused
+                            self.kind.over(run)
                 finally:
-                    kept = () if run.control.evicted else self.live.close(run)
-                    if run.control.evicted:
-                        pass  # `_detach` has closed it
-                    elif self.kind.over is not None and run.started_at is not None:  # else it was refused
-                        self.kind.over(run)
+                    await self.control.inbox.leave(run.run_id)
             if run.control.evicted:
                 seq = -1 if run.lease is None else run.lease.seq
                 evicted = RunEvicted(run, seq)
@@ -308,6 +301,22 @@ class RunService(Generic[R]):
                 self.runtime.retire(run.run_id)
             if end is not None or not run.control.evicted:
                 self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+
+    async def _open(self, run: Run[Any, Any], path: Iterable[Transition]) -> EvictedRun | None:
+        """Add a run to the live runs; return the evicted run that it continues, whose reader follows it then.
+
+        Raises RunExists, ConfigError, and the errors of the journal; the run is released then.
+        """
+        earlier = self.evicted.find(run.run_id)
+        try:
+            if earlier is not None and earlier.follower is not None and run.lease is not None:
+                await earlier.catch_up(self.journal, run.lease.seq)
+                run.follow(earlier)
+            self.live.open(run, path)
+        except OrchestratorError:
+            await self.driver.release(run)
+            raise
+        return earlier
 
     # ---- evicted runs ----
 
