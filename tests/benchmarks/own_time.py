@@ -5,9 +5,9 @@
 
 The own time of a turn is its duration without the seconds that the model was to take. A part is measured where it
 happens: the selector of the event loop, the callbacks of the garbage collector, the write of the log. The model comes
-three times: it answers at once, it waits in the event loop, and it waits in a loop of Python. Only the second lets the
-processor idle, so what it costs more than the third is the price of waking up: a timer of the kernel, a processor that
-slept, caches that other programs used meanwhile.
+four times: it answers at once, it waits in the event loop, it spins in a loop of Python, and it sweeps memory, so that
+the caches hold nothing of the program afterwards. Only the second lets the processor idle: what it costs more than
+spinning is the price of waking up, and what sweeping costs more than spinning is that of cold caches.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
 
     wall: float
     cpu: float
-    """Of the thread, without the waiting of a model that spins: more than with a ready model if caches are cold."""
+    """Of the thread, without that of the model: more than with a ready model if caches are cold."""
     late: float = 0.0
     """The model's answer came so much later than it was due."""
     polls: float = 0.0
@@ -127,9 +127,9 @@ class TimedLog(io.FileIO):
 
 @dataclass(slots=True)
 class TracedLLM(PacedLLM):
-    """A model that waits in the event loop, or in a loop of Python (`spins`)."""
+    """A model that waits in the event loop, or keeps the processor busy by calls of `work`."""
 
-    spins: bool = False
+    work: Callable[[], object] | None = None
     trace: Trace = field(default_factory=Trace)
     parts: list[Parts] = field(default_factory=list)
 
@@ -137,10 +137,10 @@ class TracedLLM(PacedLLM):
         """Note the counters and answer."""
         self.parts.append(self.trace.now())
         due, latency = time.perf_counter() + self.latency, self.latency
-        if latency and self.spins:
+        if latency and self.work is not None:
             began = time.thread_time()
             while time.perf_counter() < due:
-                pass
+                self.work()
             self.trace.spun += time.thread_time() - began
         elif latency:
             await asyncio.sleep(latency)
@@ -168,8 +168,23 @@ def contestants(log: BinaryIO) -> dict[str, Contestant]:
     }
 
 
-WAITS: Final = {"answers at once": (0.0, False), "waits": (LATENCY, False), "spins": (LATENCY, True)}
-"""Name -> seconds of the model, and whether it waits in a loop of Python."""
+_SWEPT: Final = memoryview(bytearray(32 << 20))
+"""More than the caches of a core hold."""
+
+
+def sweep() -> None:
+    """Replace what the caches hold."""
+    half = len(_SWEPT) // 2
+    _SWEPT[:half] = _SWEPT[half:]
+
+
+WAITS: Final[Mapping[str, tuple[float, Callable[[], object] | None]]] = {
+    "answers at once": (0.0, None),
+    "waits": (LATENCY, None),
+    "spins": (LATENCY, time.perf_counter),
+    "sweeps": (LATENCY, sweep),
+}
+"""Name -> seconds of the model, and what it does meanwhile."""
 
 
 def traced(turns: int = TURNS, rounds: int = ROUNDS) -> dict[tuple[str, str], list[Parts]]:
@@ -178,10 +193,10 @@ def traced(turns: int = TURNS, rounds: int = ROUNDS) -> dict[tuple[str, str], li
     with tempfile.TemporaryDirectory() as folder, TimedLog(f"{folder}/log", "wb") as log:
         every = contestants(cast("BinaryIO", log))
         for number in range(rounds + 1):
-            for wait, (latency, spins) in WAITS.items():
+            for wait, (latency, work) in WAITS.items():
                 for name, contestant in every.items():
                     log.trace = trace = Trace()
-                    llm = TracedLLM(turns, 1, latency, spins=spins, trace=trace)
+                    llm = TracedLLM(turns, 1, latency, work=work, trace=trace)
                     with trace.collections(), asyncio.Runner(loop_factory=_loop(trace)) as runner:
                         runner.run(cast("Any", contestant(llm)))
                     if number:  # the first round warms up
