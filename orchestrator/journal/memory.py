@@ -2,6 +2,11 @@
 
 The store keeps every promise of `kernel.journal.Journal` except durability. An append is complete when it returns:
 without a thread, an await or a hash. The chain is computed on load, so `Lease.head` does not change.
+
+Records are encoded when they are appended. To keep their bodies until somebody reads them was measured: a turn took
+6 % fewer instructions, and left 8.8 instead of 3.5 KB and 35 instead of 6 objects for the garbage collector. It would
+also need a copy of each value of a host, which may change it, and a way to fail a run whose record turns out to have no
+JSON form.
 """
 
 from __future__ import annotations

@@ -245,6 +245,19 @@ async def test_prepare_runs_also_for_a_transition_that_is_not_taken() -> None:
     assert (run.cursor.state, run.ctx.said) == ("liquid", ["first", "second"])
 
 
+async def test_a_prepare_callback_that_a_later_transition_gets_after_the_first_event_runs() -> None:
+    machine = matter("melt")
+    machine.add_transition("melt", "solid", "gas", conditions=["is_flammable"])
+    machine.add_transition("melt", "solid", "liquid")
+    driver, run = await lump(machine)
+    await driver.fire(run, Change.MELT)
+    assert run.ctx.said == []
+    machine.get_transitions("melt")[1].add_callback("prepare", says("second"))
+    driver, run = await lump(machine)
+    await driver.fire(run, Change.MELT)
+    assert (run.cursor.state, run.ctx.said) == ("liquid", ["second"])
+
+
 @pytest.mark.parametrize(
     ("slot", "where"),
     [("before", "solid"), ("on_exit", "solid"), ("on_enter", "liquid"), ("after", "liquid")],
