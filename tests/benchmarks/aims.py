@@ -293,6 +293,13 @@ AIMS: Final = (
         case="import and size",
         figure="import_ms",
     ),
+    Aim(
+        name="instructions of `from orchestrator import Agent`",
+        before=1_429_000_000,
+        bound=1_000_000_000,
+        command="python -m tests.benchmarks.instructions",
+        number=r"^import +([\d,]+) instructions",
+    ),
     Aim(name="ms of `import orchestrator`", bound=100, case="import and size", figure="package_ms"),
     _command("--help", 100, 140),
     _command("runs list", 500),

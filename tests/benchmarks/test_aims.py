@@ -67,8 +67,9 @@ SAID = {
             "hand          48,000 instructions a turn\nwatched      382,000 instructions a turn, 8.0 x hand\n"
             "full         950,000 instructions a turn, 19.8 x hand, limit 957,000\n"
             "bare         782,000 instructions a turn, 16.3 x hand, limit 785,000\n"
+            "import    976,000,000 instructions of an import, limit 1,050,000,000\n"
         ),
-        [382_000, 950_000, 782_000],
+        [382_000, 950_000, 782_000, 976_000_000],
     ),
     "python -m tests.benchmarks.turn_calls": (
         f"bare\n{turn_calls.table({'a.py': 180, 'b.py': 7})}\nfull\n{turn_calls.table({'a.py': 300})}\n",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.benchmarks.instructions import LIMITS, count
+from tests.benchmarks.instructions import IMPORT_LIMIT, LIMITS, count, import_count
 
 pytestmark = pytest.mark.campaign
 
@@ -16,3 +16,8 @@ if sys.version_info[:2] == (3, 11):  # the limits are those of this interpreter;
     @pytest.mark.parametrize("contestant", LIMITS)
     def test_a_turn_takes_no_more_instructions_than_the_limit(contestant: str) -> None:
         assert count(contestant) <= LIMITS[contestant]
+
+    @pytest.mark.system("valgrind")
+    def test_an_import_takes_no_more_instructions_than_the_limit() -> None:
+        import_count()  # compiles the modules
+        assert import_count() <= IMPORT_LIMIT
