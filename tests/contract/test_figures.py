@@ -150,7 +150,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "GRACE": 2.5,
     },
     "orchestrator.journal.postgres.session": {
-        "VERSION": 2,
+        "VERSION": 3,
         "OLDEST_SERVER": 140000,
     },
     "orchestrator.journal.postgres.writer": {
