@@ -2,7 +2,7 @@
 
 Nothing is copied while nothing has changed. The comparison with the last record is straight-line code, which is
 generated for each class of contexts from the names of its fields, as `dataclasses` generates a constructor: a loop over
-the fields took five times as long.
+the fields took twice as long.
 
 Growing values are written once. For messages, a record has the new ones, and the number of first messages that were
 kept if a restart, a compaction or a retry removed some. For a window (a deque, or one of `windows`) it has the new
@@ -53,7 +53,7 @@ _KINDS = 256
 
 
 class DequeSnapshot(tuple[Any, ...]):
-    """The items of a deque at the time of the snapshot."""
+    """The items of a deque at the time of its copy."""
 
     __slots__ = ()
 
@@ -68,61 +68,50 @@ def _lasting_fields(kind: Any) -> frozenset[str]:
     return frozenset(name for name, hint in _hints(kind).items() if _lasts(hint))
 
 
-Step: TypeAlias = Callable[[Any], Any]
-Way: TypeAlias = tuple[Step, Step]
-"""How values of one class are copied, in two steps.
-
-- The snapshot: value -> a form to compare the value with later. It shares no mutable part with the value.
-- The written form: snapshot -> JSON's types.
-"""
+Copy: TypeAlias = Callable[[Any], Any]
+"""value -> its copy. It shares no part with the value that can be changed in place."""
 
 
-class _Ways(dict[Any, Way]):
-    """Class -> the steps for its values. A cached function would cost more than the comparison with a snapshot."""
+class _Copies(dict[Any, Copy]):
+    """Class -> the function that copies its values. A cached function would cost more than the comparison."""
 
-    def __missing__(self, kind: Any) -> Way:
-        self[kind] = way = _way(kind)
-        return way
-
-
-WAYS: Mapping[Any, Way] = _Ways()
+    def __missing__(self, kind: Any) -> Copy:
+        self[kind] = copy = _copy_of(kind)
+        return copy
 
 
-def snapshot_of(value: Any) -> Any:
-    """Return the snapshot of a value."""
-    return WAYS[type(value)][0](value)
+_COPIES: Mapping[Any, Copy] = _Copies()
 
 
 def copied(value: Any) -> Any:
     """Return a copy of a value in JSON's types; immutable values are shared."""
-    snapshot, written = WAYS[type(value)]
-    return written(snapshot(value))
+    return _COPIES[type(value)](value)
 
 
-def _way(kind: Any) -> Way:
+def _copy_of(kind: Any) -> Copy:
     if _never_changes(kind):
-        return _itself, _itself
+        return _itself
     if issubclass(kind, dict):
-        return lambda value: {name: copied(one) for name, one in value.items()}, _itself
+        return lambda value: {name: copied(one) for name, one in value.items()}
     if issubclass(kind, list):
-        return lambda value: [copied(one) for one in value], _itself
+        return lambda value: [copied(one) for one in value]
     if issubclass(kind, deque):
-        return DequeSnapshot, _itself
+        return DequeSnapshot
     if is_dataclass(kind):
-        return _way_of_fields(kind)
-    return _reread, _itself  # a host's own class
+        return _copy_of_fields(kind)
+    return _reread  # a host's own class
 
 
-def _way_of_fields(kind: Any) -> Way:
+def _copy_of_fields(kind: Any) -> Copy:
     names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # as orjson does
     lasting = lasting_fields(kind)
 
-    def snapshot(value: Any) -> dict[str, Any]:
-        # Not by `__dict__`: Python reads the attributes of an instance whose dict exists five times as slowly.
+    def copy(value: Any) -> dict[str, Any]:
+        # Not by `__dict__`: Python reads the attributes of an instance whose dict exists three times as slowly.
         parts = ((name, getattr(value, name)) for name in names)
         return {name: one if name in lasting else copied(one) for name, one in parts}
 
-    return snapshot, _itself
+    return copy
 
 
 @lru_cache(_KINDS)
@@ -194,7 +183,6 @@ def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> C
     hints, lasting = _hints(kind), lasting_fields(kind) - windows
     scope: dict[str, Any] = {
         "copied": copied,
-        "snapshot_of": snapshot_of,
         "add_whole": _add_whole,
         "add_window": _add_window,
     }
@@ -209,7 +197,7 @@ def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> C
             seen.append(f"ctx.{name}")
             lines += _if_changed(f"ctx.{name}", at, f"changed[{name!r}] = seen[{at}] = ctx.{name}")
         elif not _has_parts(hints.get(name)):
-            seen.append(f"snapshot_of(ctx.{name})")
+            seen.append(f"copied(ctx.{name})")
             add = "add_window" if name in windows else "add_whole"
             write = f"seen[{at}] = {add}(changed, {name!r}, ctx.{name}, was_{at})"
             lines += _if_changed(f"ctx.{name}", at, write)
@@ -226,7 +214,7 @@ def _comparison(kind: Any, names: tuple[str, ...], windows: frozenset[str]) -> C
                 f"def seen_{at}(one):",
                 f"    if type(one) is class_{at}:",
                 f"        return [{', '.join(parts)}]",
-                f"    return [snapshot_of(one){nothing}]",
+                f"    return [copied(one){nothing}]",
             ]
             seen.append(f"*seen_{at}(ctx.{name})")
             lines += [
@@ -280,20 +268,19 @@ def _has_parts(kind: Any) -> bool:
 
 
 def _add_whole(changed: dict[str, Any], name: str, value: Any, before: Any) -> Any:
-    """Add a field to a record unless its value is that of the snapshot `before`; return its snapshot."""
-    snapshot, written = WAYS[type(value)]
-    now = snapshot(value)
+    """Add a field to a record unless its value equals the copy `before`; return its copy."""
+    now = copied(value)
     if now == before:
         return before
     if type(now) is DequeSnapshot is type(before):
         return _add_window(changed, name, now, before)
-    changed[name] = written(now)
+    changed[name] = now
     return now
 
 
 def _add_window(changed: dict[str, Any], name: str, value: Any, before: Any) -> Any:
     """Add the change of a window to a record: the number of last items that stayed, and the new items."""
-    now = value if isinstance(value, tuple) else snapshot_of(value)
+    now = value if isinstance(value, tuple) else copied(value)
     size, kept = len(before), len(now)
     # A window of the same size lost an item at least.
     kept = kept - 1 if kept == size else min(kept, size)

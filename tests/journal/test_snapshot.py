@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.journal.codec import plain
-from orchestrator.journal.context import WAYS, DequeSnapshot, copied, lasting_fields, snapshot_of
+from orchestrator.journal.context import DequeSnapshot, copied, lasting_fields
 
 
 class Pair(NamedTuple):
@@ -68,8 +68,7 @@ class Odd:
 
 def shows(seen: object, value: object) -> bool:
     """Whether one look finds a value as it was seen."""
-    snapshot, _ = WAYS[type(value)]
-    return bool(snapshot(value) == seen)
+    return bool(copied(value) == seen)
 
 
 @BOTH
@@ -100,9 +99,9 @@ def test_nothing_is_told_of_types_that_only_checkers_know() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_copy_is_written_as_the_value_itself_is(value: object) -> None:
-    copy, seen = copied(value), snapshot_of(value)
+    copy = copied(value)
     assert orjson.dumps(copy, default=plain) == orjson.dumps(value, default=plain)
-    assert (copied(value), snapshot_of(value)) == (copy, seen)
+    assert copied(value) == copy
 
 
 CHANGES = {
@@ -120,22 +119,22 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_every_change_in_place_shows(change: Any, kind: Any) -> None:
     value = kind(anything=[{"x": 1}])
-    seen = snapshot_of(value)
+    seen = copied(value)
     assert shows(seen, value)
     change(value)
     assert not shows(seen, value)
-    assert snapshot_of(value) != seen
+    assert copied(value) != seen
 
 
 @BOTH
 def test_a_change_in_an_object_inside_another_shows_in_another_snapshot(kind: Any) -> None:
     value = kind(inner=Inner(["x"]))
-    seen = snapshot_of(value)
-    assert snapshot_of(value) == seen
+    seen = copied(value)
+    assert copied(value) == seen
     assert value.inner is not None
     value.inner.names.append("y")
     assert not shows(seen, value)
-    assert snapshot_of(value) != seen
+    assert copied(value) != seen
 
 
 @BOTH
@@ -199,12 +198,12 @@ FIELDS = st.fixed_dictionaries(
 @given(st.lists(FIELDS, max_size=6))
 def test_instances_with_slots_and_with_a_dict_are_written_alike(steps: list[dict[str, Any]]) -> None:
     slots, open_ = Outer(), Open()
-    seen_slots, seen_open = snapshot_of(slots), snapshot_of(open_)
+    seen_slots, seen_open = copied(slots), copied(open_)
     for step in steps:
         for name, new in step.items():
             setattr(slots, name, deepcopy(new))
             setattr(open_, name, deepcopy(new))
-        now_slots, now_open = snapshot_of(slots), snapshot_of(open_)
+        now_slots, now_open = copied(slots), copied(open_)
         assert (
             orjson.dumps(copied(slots), plain)
             == orjson.dumps(copied(open_), plain)
@@ -216,8 +215,8 @@ def test_instances_with_slots_and_with_a_dict_are_written_alike(steps: list[dict
 
 def test_a_deque_is_a_window() -> None:
     value = deque([1, 2], maxlen=2)
-    copy, seen = copied(value), snapshot_of(value)
-    assert type(copy) is type(seen) is DequeSnapshot
+    seen = copied(value)
+    assert type(seen) is DequeSnapshot
     assert shows(seen, value)
     value.append(3)
     assert not shows(seen, value)
