@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from tests.benchmarks import report
 from tests.benchmarks.cases import BUSY, PLOTTED
 from tests.benchmarks.peers.roster import OURS, ROSTER
 
@@ -359,7 +360,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.take is not None:
         taken = take([aim for aim in AIMS if given.take in aim.name])
-        TAKEN.write_text(json.dumps(taken, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        TAKEN.write_text(report.text(taken), encoding="utf-8")
     print(*lines(json.loads(given.peers.read_text(encoding="utf-8")), kept()), sep="\n")
 
 
