@@ -86,9 +86,11 @@ class _Run:
     known: int = 0
     """Number of rows that `change` covers: it is derived when a head is asked for, not at each append."""
     change: HeadChange = UNCHANGED
-    inbox: list[Posted] = field(default_factory=list)
-    posted: set[str] = field(default_factory=set)
-    blobs: set[str] = field(default_factory=set)
+    # Dicts, which are small while they are empty.
+    inbox: dict[str, Posted] = field(default_factory=dict)
+    """Id -> request, in their order."""
+    blobs: dict[str, None] = field(default_factory=dict)
+    """Digests of the blobs that its records name."""
 
     def head(self) -> RunHead:
         """Return the head; rows since the last call are decoded for it."""
@@ -226,7 +228,7 @@ class MemoryJournal:
             for digest, content in blobs.items():
                 check_blob(digest, content)
             self._blobs.update(blobs)
-            run.blobs.update(blobs)
+            run.blobs.update(dict.fromkeys(blobs))
         # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
         run.rows.append((lease.epoch, kinds, b"".join((body, b""))))
         count = len(drafts)
@@ -324,11 +326,10 @@ class MemoryJournal:
     async def post(self, run_id: str, request: Posted) -> bool:
         """Post a request to a run; return False if its id was posted before. Raises RunUnknown."""
         run = self._known(run_id)
-        if request.id in run.posted:
+        if request.id in run.inbox:
             return False
         encoded(request.kind, request.body)
-        run.posted.add(request.id)
-        run.inbox.append(replace(request, at=request.at or self._now(), number=len(run.inbox) + 1))
+        run.inbox[request.id] = replace(request, at=request.at or self._now(), number=len(run.inbox) + 1)
         self._posts += 1
         self._news.pop(run_id, None)  # moves it to the end
         self._news[run_id] = self._posts
@@ -336,7 +337,7 @@ class MemoryJournal:
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
         """Return the requests posted after number `since`. Raises RunUnknown."""
-        return self._known(run_id).inbox[since:]
+        return list(self._known(run_id).inbox.values())[since:]
 
     async def news(self, since: int) -> tuple[int, list[str]]:
         """Return the runs with requests after position `since`, and the current position."""
@@ -403,5 +404,5 @@ class MemoryJournal:
                 del self._talks[run.conversation_id]
         if run.blobs:
             named = {digest for other in self._runs.values() for digest in other.blobs}
-            for digest in run.blobs - named:
+            for digest in run.blobs.keys() - named:
                 del self._blobs[digest]

@@ -408,14 +408,16 @@ async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Cancelle
     if owner is not None:  # as `grace_for_children` does, without its generator: each run waits here
         owner.children += 1
     try:
-        while open_ones := [task for task in tasks if not task.done]:
+        # Each run waits here, so nothing is kept in this frame for it.
+        while any(not task.done for task in tasks):
             try:
-                await _all_ended(open_ones)
+                await _all_ended(tasks)
             except asyncio.CancelledError as error:
                 is_repeated = late is not None and bool(error.args) and error.args == late.args
                 late = error
-                for task in () if is_repeated else open_ones:
-                    task.cancel(*error.args[:1])
+                for task in () if is_repeated else tasks:
+                    if not task.done:
+                        task.cancel(*error.args[:1])
     finally:
         if owner is not None:
             owner.children -= 1
@@ -437,9 +439,10 @@ def grace_for_children() -> Iterator[None]:
 
 
 def _all_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Future[None]:
-    countdown = _Countdown(len(tasks))
+    countdown = _Countdown(sum(not task.done for task in tasks))
     for task in tasks:
-        task.ended = countdown
+        if not task.done:
+            task.ended = countdown
     return countdown.waiter
 
 

@@ -89,7 +89,8 @@ class Driver:
         self._services = HookServices(
             self._report, self._writer, self._executor, self._finalizer, self._clock
         )
-        # One bound method for all runs: each run keeps these.
+        # One bound method for all runs, which keep it.
+        self._accept = self._services.accept_control_request
         self._publish, self._stop_overdue = self._report.publish, self._executor.stop_overdue
         self._strict = strict
         self._agent = agent
@@ -104,6 +105,7 @@ class Driver:
         found._services = HookServices(  # noqa: SLF001 - of this class
             self._report, self._writer, self._executor, self._finalizer, self._clock
         )
+        found._accept = found._services.accept_control_request  # noqa: SLF001
         return found
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
@@ -284,7 +286,7 @@ class Driver:
             await self._create(run)
         elif event is not None:
             run.cursor.entry_pending, run.cursor.pending_event = False, event
-        run.control.mailbox.listen(self._services.accept_control_request, run)
+        run.control.mailbox.listen(self._accept, run)
         if run.cursor.parked:
             if (
                 park

@@ -30,9 +30,9 @@ CASES = ("hand", "bare", "full", "person", "evicted")
 RUNS = 400
 LIMITS = {
     "hand": (3.6, 24),
-    "bare": (25.6, 132),
-    "full": (27.6, 137),
-    "person": (23.2, 135),
+    "bare": (25.7, 127),
+    "full": (27.5, 131),
+    "person": (23.0, 131),
     "evicted": (3.5, 17),
 }
 """The most KiB, and the most objects that the collector tracks, of a waiting run. Lower them with each improvement."""

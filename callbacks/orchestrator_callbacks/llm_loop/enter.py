@@ -37,7 +37,8 @@ async def enter_init(run: LoopRun) -> LoopEvent:
 
 async def enter_await_llm(run: LoopRun) -> LoopEvent:
     """Call the model, with retries, and add its answer to the transcript."""
-    run.ctx.ledger.admitted = {}  # the calls of the last turn are over: a waiting run need not keep them
+    ledger = run.ctx.ledger  # the calls of the last turn are over: a waiting run need not keep them
+    ledger.admitted, ledger.noted, ledger.told = {}, frozenset(), frozenset()
     if decision_in_force(run.ctx) is None:
         # No guard was evaluated on the way here, so check the full budgets: nothing is spent beyond them.
         asked = whole_budgets(run.ctx)
