@@ -8,10 +8,11 @@ continue, it is resumed in the task of its caller.
 A run stays in memory if it could not be resumed as it was: a child run and a run with active child runs (their root
 resumes the whole tree), and a run with live deps that its agent has no factory for.
 
-One task for each event loop watches all evicted runs of an agent. `news` names the runs that something was posted for,
-and a heap has the times at which questions expire. A run that another process has resumed is read again every `LOOK`
-seconds. A scan finds the runs that moved without a posted request, for example after a `resume` in another process. It
-gets at most a twentieth of the time, and none while the journal does not change.
+An answer of this process wakes the caller at once. For other processes, one task for each event loop watches all
+evicted runs of an agent. `news` names the runs that something was posted for, and a heap has the times at which
+questions expire. A run that another process has resumed is read again every `LOOK` seconds. A scan finds those that
+moved without a posted request, for example after a `resume` in another process. It gets at most a twentieth of the
+time, and none while the journal does not change.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class EvictedRun:
         """When it is woken for that."""
         self.has_owner = False
         """Whether it is read again after LOOK seconds, because another owner has it."""
-        self.task = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        self.task = task
 
     def __enter__(self) -> Self:
         self._runs.add(self)
@@ -117,8 +120,10 @@ class EvictedRun:
         return self._changed is not None and not self._changed.done()
 
     def wake(self) -> None:
-        """Let the caller read the run again: it may have moved."""
-        if self._changed is not None and not self._changed.done():
+        """Let the caller read the run again: it may have moved. In another event loop do nothing: it has a watcher."""
+        if self.task.get_loop() is not asyncio.get_running_loop():
+            return
+        if self.is_quiet and self._changed is not None:
             self._changed.set_result(None)
         else:
             self._news = True

@@ -26,6 +26,7 @@ from orchestrator.runtime.service.answer import (
     post_answer,
     post_replies,
 )
+from orchestrator.runtime.service.evicted_runs import EvictedRuns
 from orchestrator.runtime.service.inbox import Inbox
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.tools.result import why_of
@@ -55,8 +56,17 @@ class RunController:
         self._journal = journal
         self.clock = clock
         self.inbox = Inbox(live, journal)
-        self.deliver = self.inbox.deliver
+        self.evicted = EvictedRuns(journal, clock)
         self._posting: set[asyncio.Task[None]] = set()
+
+    async def deliver(self, run_id: str) -> bool:
+        """Deliver new requests to a live run, or let the caller of an evicted one read them.
+
+        Returns False if that is not possible yet.
+        """
+        if (evicted := self.evicted.find(run_id)) is not None:
+            evicted.wake()
+        return await self.inbox.deliver(run_id)
 
     # ---- requests ----
 

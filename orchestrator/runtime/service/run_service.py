@@ -36,7 +36,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.port import currency_of
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.child_run import RunScope
-from orchestrator.runtime.service.evicted_runs import EvictedRun, EvictedRuns, RunEvicted
+from orchestrator.runtime.service.evicted_runs import EvictedRun, RunEvicted
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.runtime.service.ownership import AgentIdentity, LocalDefinition, refuse_same_name, register
 from orchestrator.runtime.service.program import ProgramsUnknown
@@ -153,7 +153,7 @@ class RunService(Generic[R]):
         self.machine, self.journal, self.clock = kind.machine, runtime.journal, runtime.clock
         self.live = RunRegistry() if live is None else live
         self.control = control or RunController(self.live, self.journal, self.clock, find_tool)
-        self.evicted = EvictedRuns(self.journal, self.clock)
+        self.evicted = self.control.evicted
         if local is not None:
             self.data = {**data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
