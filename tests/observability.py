@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.fact import Fact, Observer, RunCompleted
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import PipelineLimits
@@ -39,15 +40,21 @@ def add(one: int, other: int) -> int:
     return one + other
 
 
-async def llm_loop(observers: Observers, _: Path) -> None:
+async def llm_loop(observers: Observers, folder: Path) -> None:
     llm = ScriptedLLM([call("add", one=1, other=2), "3"])
     limits = Limits(max_iterations=9, max_tool_calls=9, **TOKENS)
-    await Agent(llm, tools=[add], limits=limits, observers=observers).run("1 + 2?")
+    async with SqliteJournal(folder / "runs.db") as journal:
+        await Agent(llm, tools=[add], limits=limits, journal=journal, observers=observers).run("1 + 2?")
 
 
-async def pipeline(observers: Observers, _: Path) -> None:
+async def pipeline(observers: Observers, folder: Path) -> None:
     limits = PipelineLimits(max_iterations=9, token_budget=1_000)
-    await Stages(judged=(SOFT, PASS)).pipeline(observers=observers, limits=limits).run("goal")
+    async with SqliteJournal(folder / "runs.db") as journal:
+        await (
+            Stages(judged=(SOFT, PASS))
+            .pipeline(journal=journal, observers=observers, limits=limits)
+            .run("goal")
+        )
 
 
 async def approval(observers: Observers, folder: Path) -> None:
@@ -58,20 +65,27 @@ async def approval(observers: Observers, folder: Path) -> None:
 
 async def ralph(observers: Observers, folder: Path) -> None:
     world = World(folder, {Role.PLANNER: [{"status": "needs_qa_cycle"}], Role.REVIEWER: [NOT_QUALIFIED]})
-    await world.ralph(observers=observers, limits=RalphLimits(max_executions=9, max_replans=9)).run("x")
+    async with SqliteJournal(folder / "runs.db") as journal:
+        await world.ralph(
+            journal=journal, observers=observers, limits=RalphLimits(max_executions=9, max_replans=9)
+        ).run("x")
 
 
-async def code_mode(observers: Observers, _: Path) -> None:
+async def code_mode(observers: Observers, folder: Path) -> None:
     llm = ScriptedLLM(["```repl\nprint(1)\n```", "FINAL(1)"])
-    await Rlm(llm, limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers).run("p", "data")
+    async with SqliteJournal(folder / "runs.db") as journal:
+        await Rlm(
+            llm, limits=RlmLimits(max_iterations=9, **TOKENS), journal=journal, observers=observers
+        ).run("p", "data")
 
 
-async def tools_mode(observers: Observers, _: Path) -> None:
+async def tools_mode(observers: Observers, folder: Path) -> None:
     llm = ScriptedLLM([call("add", one=1, other=2), "3"])
-    modes = Rlm(
-        llm, mode="tools", tools=[add], limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers
-    )
-    await modes.run("1 + 2?")
+    limits = RlmLimits(max_iterations=9, **TOKENS)
+    async with SqliteJournal(folder / "runs.db") as journal:
+        await Rlm(llm, mode="tools", tools=[add], limits=limits, journal=journal, observers=observers).run(
+            "1 + 2?"
+        )
 
 
 MACHINES: dict[str, Works] = {

@@ -19,7 +19,7 @@ from tests.derived import HINT, OBSERVABILITY, ROOT
 from tests.observability import MACHINES, seen
 
 EVERYWHERE = frozenset(("RunStarted", "Transition", "JournalWrite"))
-"""Facts that every machine publishes."""
+"""Facts that every machine publishes with a durable journal."""
 
 
 def catalogue() -> dict[str, Any]:
