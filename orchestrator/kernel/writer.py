@@ -275,7 +275,7 @@ class Writer:
         if self._is_timed:
             self._publish_write(run, len(drafts), began, "ok")
         writes, lease = run.writes, run.control.lease
-        if lease is not None:
+        if lease is not None and run.control.follower is not None:
             self._followed(run, lease, drafts)
         later: list[Fact] = []
         if writes.drafts:
@@ -288,14 +288,20 @@ class Writer:
     ) -> asyncio.CancelledError | None:
         lease = run.control.lease
         try:
-            late = await self._outcome(run, waiting)
-            late = await self.confirm_lease(run) or late
+            write = run.writes.append = asyncio.ensure_future(waiting)
+            try:
+                late = await _done(write)
+            finally:
+                if run.writes.append is write:
+                    run.writes.append = None
+            if self.doubts_lease(run):
+                late = await self.confirm_lease(run) or late
         except BaseException as error:
             self.lost(run, len(drafts), began, error)
             raise
         if self._is_timed:
             self._publish_write(run, len(drafts), began, "ok")
-        if lease is not None:
+        if lease is not None and run.control.follower is not None:
             self._followed(run, lease, drafts)
         return late
 
@@ -343,14 +349,6 @@ class Writer:
             raise Fenced(run.run_id, lease.epoch)
         lease.proved_at = now
         return late
-
-    async def _outcome(self, run: Run[Any, Any], waiting: Awaitable[None]) -> asyncio.CancelledError | None:
-        write = run.writes.append = asyncio.ensure_future(waiting)
-        try:
-            return await _done(write)
-        finally:
-            if run.writes.append is write:
-                run.writes.append = None
 
     async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Return a run to the journal, also a detached one: its next owner has all durable records.
@@ -427,7 +425,7 @@ class OverlappedAppend:
         """Wait until it is durable; return a cancellation that came meanwhile. Raises its error, and stops no hook."""
         self.is_awaited = True
         late = await _waited(self.write)
-        if self._writer.doubts_lease(self._run):
+        if self._run.writes.overlap is self and self._writer.doubts_lease(self._run):
             try:
                 late = await self._writer.confirm_lease(self._run) or late
             except JournalError as error:

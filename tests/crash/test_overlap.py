@@ -48,7 +48,7 @@ ANSWERS_AFTER = 4
 """Turns of the event loop that an answer takes, with a piece of it in each."""
 MOMENTS = (0, 2, ANSWERS_AFTER, ANSWERS_AFTER + 6)
 """Turns of the event loop from an append until it is durable: before, in, at the end of and behind an answer."""
-APPENDS = 16
+APPENDS = 17
 """Of a whole run, as `test_the_campaign_reaches_every_append` counts them."""
 OUTPUT = 30
 SCRIPT: tuple[tuple[str, ...], ...] = (
@@ -73,6 +73,11 @@ class SuffixLosingJournal(CrashingJournal):
         super().__init__(inner, at=at)
         self._loss = loss
         self._turns = turns
+        self.writing: asyncio.Future[None] | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        return self.writing is not None and not self.writing.done()
 
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
@@ -115,11 +120,15 @@ class World:
     """What happens outside: each request costs what it says, each effect is counted under its key."""
 
     def __init__(self) -> None:
-        self.journal: SuffixLosingJournal
+        self.journal = SuffixLosingJournal(MemoryJournal())
         self.sent = Usage()
         self.asked = 0
         self.effects: Counter[str] = Counter()
         self.keys: set[str] = set()
+        self.beside = 0
+        """Requests that were sent beside an append."""
+        self.looked = 0
+        """Pure calls that began beside an append."""
 
     async def records(self) -> StoredRun:
         return StoredRun.of("r", await self.journal.inner.load("r"))
@@ -129,6 +138,7 @@ class World:
         turn = sum(message.role == "assistant" for message in request.messages)
         usage = Usage(sum(len(message.text) for message in request.messages) // 4 + 1, OUTPUT)
         self.asked, self.sent = self.asked + 1, self.sent + usage
+        self.beside += self.journal.is_writing
         durable = sum(record.kind == "answer" for record in await self.journal.inner.load("r"))
         assert durable == turn, "a request depends on an answer without a record"
         for _ in range(ANSWERS_AFTER):
@@ -156,6 +166,9 @@ class World:
     def tools(self) -> list[Any]:
         @tool(effect="pure")
         async def look(n: int) -> str:
+            self.looked += self.journal.is_writing
+            assert not self.journal.crashed, "a call began after the crash"
+            await asyncio.sleep(0)
             return f"seen {n} " * 40
 
         @tool(effect="idempotent")
@@ -294,7 +307,7 @@ async def survives(world: World, store: Store, crashes: Sequence[Crash]) -> Resu
         result = await lived(world, inner, crash, begun=exists)
         await leave(inner)
         if result is not None:
-            assert number == len(crashes) or crash[0] > APPENDS - number, f"no crash at {crash}"
+            assert number or not crashes, f"no crash at {crash}"
             return result
     raise AssertionError("the last life did not reach the end")
 
@@ -342,6 +355,8 @@ async def test_the_campaign_reaches_every_append() -> None:
     assert len(world.journal.writes) == APPENDS
     assert world.asked == len(SCRIPT) + 1
     assert result.usage.estimated_output_tokens == 0
+    assert world.beside == len(SCRIPT), "every request but the first"
+    assert world.looked == 3, "in the two turns whose calls are all pure"
 
 
 @pytest.mark.canary("lost: 2", "kept: 2", "fenced: 4")
@@ -471,7 +486,7 @@ async def test_a_hook_of_the_host_before_a_request_runs_when_the_turn_is_durable
 
     async def look_at_the_journal(run: Any, *request: Any) -> Any:
         records = await inner.load("r")
-        assert journal.writing.done(), "the hook runs beside an append"
+        assert not journal.is_writing, "the hook runs beside an append"
         events.append(records[-1].kind)
         return request[0] if request else None
 
@@ -481,3 +496,38 @@ async def test_a_hook_of_the_host_before_a_request_runs_when_the_turn_is_durable
     agent = Agent(ScriptedLLM(script), tools=World().tools(), hooks=[host], **options)
     assert (await agent.run("go", run_id="r")).output == "done"
     assert events
+
+
+@pytest.mark.canary
+@pytest.mark.parametrize(
+    ("effect", "takes_context", "overlaps"),
+    [
+        ("pure", False, True),
+        ("pure", True, False),
+        ("idempotent", False, False),
+        ("compensable", False, False),
+        ("irreversible", False, False),
+    ],
+)
+async def test_only_pure_calls_without_a_context_begin_beside_the_append_of_their_announcement(
+    effect: Any, takes_context: bool, overlaps: bool
+) -> None:
+    journal = SuffixLosingJournal(MemoryJournal(), turns=3)
+    began: list[bool] = []
+
+    async def undo() -> str:
+        return "undone"
+
+    async def act() -> str:
+        began.append(journal.is_writing)
+        return "done"
+
+    async def act_in(context: ToolContext) -> str:
+        return await act()
+
+    function = act_in if takes_context else act
+    made = tool(effect=effect, name="act", undo=undo if effect == "compensable" else None)(function)
+    script: list[Response | str] = [Response(None, (ToolCall("a", "act", "{}"),)), "done"]
+    agent = Agent(ScriptedLLM(script), tools=[made], **with_runtime(journal=journal, retry=NO_WAIT))
+    assert (await agent.run("go", run_id="r")).output == "done"
+    assert began == [overlaps]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.fact import BudgetChecked
-from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import decision_in_force, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 from orchestrator_callbacks.llm_loop import (
@@ -51,7 +50,12 @@ async def enter_await_llm(run: LoopRun) -> LoopEvent:
         await compaction.compact(run)
     response = await turn.ask(run, await turn.next_request(run))
     if run.writes.overlap is not None or run.control.detached:
-        await _land(run, response)
+        try:
+            await run.landed()
+        except asyncio.CancelledError:  # the answer is not used, and charged
+            if run.interruption is not None:  # else another process resumes the run and charges it there
+                run.ctx.spent.usage = run.ctx.spent.usage + request_usage.usage_with_cost(run, response)
+            raise
     if "after_llm_response" in run.deps.points:
         response = await through(run, "after_llm_response", response)
     turn.take(run, response)
@@ -77,6 +81,8 @@ async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
 async def enter_process_tools(run: LoopRun) -> LoopEvent:
     """Run the admitted calls concurrently within the caps; results keep the order of the calls."""
     await tool_work.run_calls(run)
+    if run.writes.overlap is not None or run.control.detached:
+        await run.landed()
     return TOOLS_EXECUTED
 
 
@@ -95,22 +101,12 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
     return event
 
 
-async def _land(run: LoopRun, response: Response) -> None:
-    """Wait for the append beside which the request was sent. An answer that is not used because of it is charged."""
-    try:
-        await run.landed()
-    except asyncio.CancelledError:
-        if run.interruption is not None:  # else another process resumes the run and charges it there
-            run.ctx.spent.usage = run.ctx.spent.usage + request_usage.usage_with_cost(run, response)
-        raise
-
-
 def _may_overlap(run: LoopRun) -> bool:
     """Return whether the next request may be sent beside the append of this turn.
 
     Not if something else acts before the request: a hook of the host, a server of tools, a compaction. Not if the
-    append has the last answer, because recovery charges one lost request, not two: calls with effects were announced
-    in an append of its own.
+    append has the last answer, because recovery charges one lost request, not two: the calls of the turn were announced
+    in an append of their own, which is durable by now.
     """
     step = run.cursor.step
     if step is None or step.source is not LoopState.PROCESS_TOOLS:

@@ -70,6 +70,23 @@ def _raise_tool_error(run: LoopRun) -> None:
             raise ToolRaised(error) from error.error
 
 
+def may_overlap(run: LoopRun) -> bool:
+    """Return whether the calls of the turn may begin beside the append of the answer that made them.
+
+    Only if all are pure. The key of another call names its turn and position: if the append were lost, another answer
+    could use it for other arguments. A tool that takes a context may start child runs or report progress under that
+    key. Nothing overlaps with a hook of the host or with a question.
+    """
+    ledger, points = run.ctx.ledger, run.deps.points
+    if ledger.asked or "before_tool_execution" in points or "after_tool_execution" in points:
+        return False
+    for admitted in ledger.admitted.values():
+        spec = admitted.spec
+        if spec is not None and (spec.effect != "pure" or spec.takes_context):
+            return False
+    return True
+
+
 def close_ledger(run: LoopRun) -> None:
     """Record a result for each call that has none: the run was stopped, so no call stays open."""
     ctx = run.ctx
