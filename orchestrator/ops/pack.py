@@ -119,8 +119,8 @@ SHARED = (
     ),
     RecordingRule(
         "machine_agent:orchestrator_run_duration_seconds:mean_rate1h",
-        "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_sum[1h]))\n/\n"
-        "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_count[1h]))",
+        "sum without (instance) (rate(orchestrator_run_duration_seconds_sum[1h]))\n/\n"
+        "sum without (instance) (rate(orchestrator_run_duration_seconds_count[1h]))",
     ),
 )
 

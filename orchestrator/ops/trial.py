@@ -1539,14 +1539,6 @@ PROCESS_CASES = (
         "40m",
     ),
     Case(
-        "JournalSlow",
-        "a snapshot may take its time",
-        spread(
-            "journal_write_duration_seconds", "0+50x60", "0.1", "0.5", backend="sqlite", operation="snapshot"
-        ),
-        "40m",
-    ),
-    Case(
         "JournalGrowing",
         "two gigabytes, another one every hour",
         [series("orchestrator_journal_bytes", "2e9+1e8x96", **_SQLITE)],

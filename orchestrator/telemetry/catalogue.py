@@ -377,15 +377,15 @@ __all__ = [
     "MetricSource",
 ]
 
-_RUN = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-_STATE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_TOOL = (0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_RUN = (1, 5, 30, 60, 300, 600, 1800, 3600)
+_STATE = (0.01, 0.1, 1, 5, 30, 120, 600)
+_TOOL = (0.01, 0.1, 0.5, 2.5, 10, 60)
 _LLM = (0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
-_WAIT = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600)
-_OVERHEAD = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01)
-_FIRST_TOKEN = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24)
+_WAIT = (0.1, 1, 10, 60, 300)
+_OVERHEAD = (0.00005, 0.0001, 0.0005, 0.001, 0.0025, 0.01)
+_FIRST_TOKEN = (0.08, 0.32, 1.28, 2.56, 10.24)
 _LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-_JOURNAL = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
+_JOURNAL = (0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 0.5, 2.5)
 
 _OUTCOMES = tuple(Outcome)
 BUDGETS = tuple(sorted(REASONS[Outcome.BUDGET_EXCEEDED]))
@@ -409,6 +409,11 @@ RETRY_REASONS = (
     "truncated",
     "other",
 )
+RETRIED: Mapping[str, tuple[str, ...]] = {
+    "llm": ("rate_limited", "timeout", "server_error", "connection", "other"),
+    "completion": ("schema_invalid", "truncated", "other"),
+}
+"""Operation -> reasons of its retries: series of these pairs exist from the start."""
 BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
 INVALID = ("invalid_args", "duplicate_keys", "unstable_args")
@@ -483,15 +488,12 @@ _OBSERVED: tuple[Metric, ...] = (
     ),
     histogram(
         "run_duration_seconds",
-        "machine agent outcome",
+        "machine agent",
         _RUN,
         "Time from the start of a run to its end.",
         RunCompleted,
-        outcome=_OUTCOMES,
     ),
-    histogram(
-        "run_iterations", "machine agent", (1, 2, 3, 5, 8, 13, 21, 34, 55), "Loops per run.", RunCompleted
-    ),
+    histogram("run_iterations", "machine agent", (1, 2, 5, 13, 34), "Loops per run.", RunCompleted),
     histogram(
         "iteration_duration_seconds",
         "machine agent",
@@ -502,7 +504,7 @@ _OBSERVED: tuple[Metric, ...] = (
     histogram(
         "context_used_ratio",
         "machine agent",
-        (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1),
+        (0.5, 0.75, 0.9, 1),
         "Share of the model's context that a request and its answer filled.",
         LLMCall,
     ),
@@ -581,6 +583,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "machine agent operation reason",
         "Retries, by the failure before them.",
         OperationAttempt,
+        zero=False,  # not every combination: only RETRIED
         operation=OPERATIONS,
         reason=RETRY_REASONS,
     ),
@@ -594,7 +597,7 @@ _OBSERVED: tuple[Metric, ...] = (
     histogram(
         "budget_consumed_ratio",
         "machine agent budget",
-        (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1, 1.25),
+        (0.5, 0.75, 0.9, 1),
         "Share of a limit that a run had used when it ended.",
         RunCompleted,
         budget=BUDGETS,
@@ -709,7 +712,7 @@ _OBSERVED: tuple[Metric, ...] = (
         _JOURNAL,
         "Time until records were durable. A journal in memory makes none durable: its writes are not counted.",
         JournalWrite,
-        operation=("append", "snapshot"),
+        operation=("append",),
     ),
     counter(
         "journal_write_failures_total",

@@ -37,10 +37,12 @@ from orchestrator.kernel.journal import PARKED, CountableJournal, HeadCount, Hea
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.catalogue import (
     BACKENDS,
+    BUDGETS,
     CATALOGUE,
     NOT_PARKED,
     PARKINGS,
     PHASES,
+    RETRIED,
     Metric,
     MetricKind,
     MetricSource,
@@ -72,6 +74,13 @@ FOLDED = {
     "reason": "runs_suspended_total",
 }
 """Label -> the metric that counts its folds: one count per fact, not one per series."""
+
+EXHAUSTED = ("llm", "completion", "compaction", "memory")
+"""Operations that can fail after their last try, of a machine with models."""
+OF_STAGES = frozenset(("max_task_attempts", "max_qa_cycles", "planner_blocked", "stage_error"))
+"""Reasons of the ends of machines whose stages ask models by child runs, and not of a machine with models."""
+OF_INVENTED = ("error", "denied")
+"""Outcomes of a call of a tool that the model invented: it never runs."""
 
 MOST_DEFINITIONS = 4
 """Maximum graphs of one name that machine_info distinguishes."""
@@ -941,6 +950,7 @@ class Instruments:
         run_seconds: float | None = None,
         version: str = "",
         currency: str | None = None,
+        budgets: Iterable[str] | None = None,
     ) -> None:
         """Create every series of these names at 0. `models` are (provider, model)."""
         names = self._machines.get(graph.name)
@@ -959,31 +969,43 @@ class Instruments:
         if currency is not None:
             names.currencies[label] = currency
         self.meters.names_changed(names)
+        pairs = [(provider, self._models.declare(model)) for provider, model in models]
+        self._providers.update((model, provider) for provider, model in pairs if model != OTHER)
+        chosen = frozenset(BUDGETS if budgets is None else budgets)
         known = {
             "machine": [names.name],
             "agent": [label],
             "state": sorted(names.states),
+            "budget": [name for name in BUDGETS if name in chosen],
             "guard": [names.guards.declare(guard) for guard in (*guard_names(graph), *guards)],
             "tool": [UNREGISTERED, *(self._tools.declare(tool) for tool in tools)],
             "backend": [self._backends.declare(backend) for backend in backends],
         }
-        pairs = [(provider, self._models.declare(model)) for provider, model in models]
-        self._providers.update((model, provider) for provider, model in pairs if model != OTHER)
         for provider, model in pairs or [("", "")]:
-            self._precreate(known | ({"provider": [provider], "model": [model]} if model else {}))
-        run = (names.name, label)
-        for provider, model in pairs if currency is not None else ():
-            self.counters["llm_cost_micros_total", *run, provider, model]
-            self.counters["llm_requests_unpriced_total", label, provider, model]
+            models_too = {"provider": [provider], "model": [model]} if model else {}
+            self._precreate(known | models_too)
+        self._create_chosen(graph, (names.name, label), pairs, is_priced=currency is not None)
+
+    def _create_chosen(
+        self, graph: Graph, run: tuple[str, str], models: Sequence[tuple[str, str]], *, is_priced: bool
+    ) -> None:
+        """Create the series of rows of which not every combination can occur. `models` are (provider, model)."""
+        names, count = self._machines[graph.name], self.counters
+        for provider, model in models if is_priced else ():
+            count["llm_cost_micros_total", *run, provider, model]
+            count["llm_requests_unpriced_total", run[1], provider, model]
         for source, event, dest in sorted(names.edges):
-            self.counters["transitions_total", *run, source, event, dest]
+            count["transitions_total", *run, source, event, dest]
         for outcome, reasons in REASONS.items():
-            for reason in sorted(reasons):
-                self.counters["runs_completed_total", *run, outcome.value, reason]
-        if label in self.objectives:
-            self.counters["runs_slow_total", *run]
+            for reason in sorted(reasons - OF_STAGES if models else reasons):
+                count["runs_completed_total", *run, outcome.value, reason]
+        if run[1] in self.objectives:
+            count["runs_slow_total", *run]
+        for operation, failures in RETRIED.items():
+            for reason in failures:
+                count["retries_total", *run, operation, reason]
         for failure in likely_failures(graph):
-            self.counters["transition_failures_total", *run, *failure]
+            count["transition_failures_total", *run, *failure]
 
     def _guards(self, cap: int) -> LabelValues:
         return LabelValues(cap, lambda: self.fold("guard"), admits=True)
@@ -993,7 +1015,32 @@ class Instruments:
         for metric in CATALOGUE:
             if not metric.zero or metric.made is not MetricSource.OBSERVED:
                 continue
-            axes = [metric.values.get(label) or tuple(known.get(label, ())) for label in metric.labels]
+            axes = [known.get(label, metric.values.get(label, ())) for label in metric.labels]
             family: Children[Any] = self.counters if metric.kind is MetricKind.COUNTER else self.histograms
             for values in product(*axes):
-                family[metric.name, *values]
+                if self._can_occur(metric.name, dict(zip(metric.labels, values, strict=True)), known):
+                    family[metric.name, *values]
+
+    def _can_occur(self, metric: str, labels: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> bool:
+        """Return whether a series of an agent can ever have another value than 0."""
+        has_models, tool = "model" in known, labels.get("tool")
+        match metric:
+            case "state_duration_seconds" | "state_tokens_total":  # no run leaves a terminal state
+                occurs = labels["state"] not in self._machines[labels["machine"]].terminal
+            case (
+                "stage_tokens_total"
+            ):  # stages report tokens, and requests count those of a machine with models
+                occurs = not has_models
+            case "tool_call_duration_seconds":  # a tool that the model invented never runs
+                occurs = tool != UNREGISTERED
+            case "tool_calls_total":
+                occurs = tool != UNREGISTERED or labels["outcome"] in OF_INVENTED
+            case "attempts_total" if has_models:
+                occurs = labels["operation"] != "journal"
+            case "retries_exhausted_total" if has_models:
+                occurs = labels["operation"] in EXHAUSTED
+            case "runs_suspended_total" if has_models:
+                occurs = labels["reason"] != "questions"
+            case _:
+                occurs = True
+        return occurs

@@ -753,8 +753,7 @@ class WorkCounts:
             self._count["journal_write_failures_total", backend, reason].inc()
             return
         # The creation of a run appends its first record.
-        operation = closed(fact.operation, ("append", "snapshot"), "append")
-        self._use.histograms["journal_write_duration_seconds", backend, operation].take(fact.seconds)
+        self._use.histograms["journal_write_duration_seconds", backend, "append"].take(fact.seconds)
         self._use.gauges["journal_last_success_timestamp_seconds", backend].set(time.time())
 
 
@@ -857,13 +856,14 @@ class Metrics:
         run_seconds: float | None = None,
         version: str = "",
         currency: str | None = None,
+        budgets: Iterable[str] | None = None,
     ) -> None:
         """Declare the names of later facts, so that every series exists at 0. A further call adds names.
 
         `models` is model -> provider, for several models. `guards` are guard names of verdicts in addition to those
         of the graph's edges. `agent` is the agent whose runs use the graph, "" for runs without one, and
         `run_seconds` the maximum of its runs, `version` its version, and `currency` that of its prices, None without
-        prices. Names beyond `labels.CAPS` become `_other`.
+        prices. `budgets` are the limits that are set, None for any. Names beyond `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
@@ -880,6 +880,7 @@ class Metrics:
                 run_seconds=run_seconds,
                 version=version,
                 currency=currency,
+                budgets=budgets,
             )
 
     def watch(self, engine: Engine) -> None:
@@ -1015,7 +1016,7 @@ class Metrics:
         if reason == OTHER:
             self._use.fold("outcome")
         self._count["runs_completed_total", *run, outcome, reason].inc()
-        self._work.timed(self._use.histograms["run_duration_seconds", *run, outcome], fact.seconds)
+        self._work.timed(self._use.histograms["run_duration_seconds", *run], fact.seconds)
         self._use.histograms["run_iterations", *run].observe(fact.iterations)
         objective = self._use.objectives.get(run[1])
         if objective is not None and outcome in ANSWERED and fact.seconds > objective:

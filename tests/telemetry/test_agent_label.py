@@ -29,6 +29,7 @@ from orchestrator.telemetry.exposition import page
 from orchestrator.telemetry.instrument import CAPS
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import FunctionLLM, ScriptedLLM
+from tests.benchmarks.scrape import measured
 from tests.telemetry.sampling import sampled
 
 
@@ -202,3 +203,9 @@ async def test_a_run_that_the_journal_cannot_create_is_a_refused_one() -> None:
         await agent.run("go")
     assert agents_with(registry, "runs_rejected_total", reason="journal_error") == {"support": 1}
     assert agents_with(registry, "runs_started_total") == {}
+
+
+def test_an_agent_with_three_tools_has_at_most_450_series() -> None:
+    empty, one, two = (measured(agents) for agents in range(3))
+    assert one.series - empty.series <= 450
+    assert two.series - one.series < one.series - empty.series  # journals and tools are shared

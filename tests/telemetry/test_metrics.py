@@ -401,7 +401,7 @@ def test_the_end_of_a_run_counts_outcome_time_loops_restarts_and_shares() -> Non
     board = Board().tell(ended(summary=summary))
     assert board.counted() == {
         ("runs_completed_total", "loop", "completed", "none"): 1,
-        ("run_duration_seconds_count", "loop", "completed"): 1,
+        ("run_duration_seconds_count", "loop"): 1,
         ("run_iterations_count", "loop"): 1,
         ("restarts_total", "loop"): 2,
         ("budget_consumed_ratio_count", "loop", "max_iterations"): 1,
@@ -513,13 +513,11 @@ def test_journal_writes_are_timed_and_failures_have_a_reason() -> None:
     board = Board(backends=["sqlite"]).tell(
         JournalWrite("loop", "r1", "sqlite", "append", 3, 0.002),
         JournalWrite("loop", "r1", "sqlite", "create", 1, 0.002),
-        JournalWrite("loop", "r1", "sqlite", "snapshot", 1, 0.002),
         JournalWrite("loop", "r1", "sqlite", "append", 3, 0.5, "full"),
         JournalWrite("loop", "r1", "homemade", "append", 1, 0.5, "odd"),
     )
     assert board.counted() == {
         ("journal_write_duration_seconds_count", "sqlite", "append"): 2,
-        ("journal_write_duration_seconds_count", "sqlite", "snapshot"): 1,
         ("journal_write_failures_total", "sqlite", "full"): 1,
         ("journal_write_failures_total", "_other", "other"): 1,
         ("label_overflow_total", "journal_write_duration_seconds", "backend"): 1,

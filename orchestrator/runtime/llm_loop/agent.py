@@ -48,6 +48,7 @@ from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
 from orchestrator.runtime.llm_loop.run_record import (
     StoredResults,
+    enabled_budgets,
     history_of,
     loop_codec,
     may_have_sent_request,
@@ -573,7 +574,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         names = service.machine.graph.fingerprint, self._deps.model, *(spec.name for spec in offers)
         if names not in self._declared:  # variants share this set
             self._declared.add(names)
-            service.announce(self._limits.max_seconds, **compose.labels(self._deps.llm, offers))
+            budgets = enabled_budgets(self._limits)
+            labels = compose.labels(self._deps.llm, offers)
+            service.announce(self._limits.max_seconds, budgets=budgets, **labels)
 
     def _restore(self, stored: StoredRun, records: Sequence[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
         model = self._source.models.get(stored.run_id)

@@ -14,6 +14,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator.machines.question import Question
 from orchestrator.runtime.service.restored_run import rebuilt
@@ -267,6 +268,20 @@ def repeated_work(stored: StoredRun, tools: Mapping[str, str]) -> Iterator[str]:
                 yield f"asks a person about {entry.tool}: it may have happened (irreversible)"
     if stored.state != LoopState.AWAIT_LLM and may_have_sent_request(stored):
         yield "charges a model request, which may have followed"
+
+
+def enabled_budgets(limits: Limits) -> list[str]:
+    """Return the names of the limits that are set, as metrics have them."""
+    values = {
+        "max_iterations": limits.max_iterations,
+        "input_tokens": limits.max_input_tokens,
+        "output_tokens": limits.max_output_tokens,
+        "cost": limits.max_cost_micros,
+        "time": limits.max_seconds,
+        "tool_calls": limits.max_tool_calls,
+        "retries": limits.max_retries,
+    }
+    return [name for name, limit in values.items() if limit]
 
 
 def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:

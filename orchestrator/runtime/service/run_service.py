@@ -195,10 +195,17 @@ class RunService(Generic[R]):
             data.get("definition"),
         )
 
-    def announce(self, max_seconds: float, guards: Iterable[str] = (), **labels: Any) -> None:
+    def announce(
+        self,
+        max_seconds: float,
+        guards: Iterable[str] = (),
+        *,
+        budgets: Iterable[str] | None = None,
+        **labels: Any,
+    ) -> None:
         """Declare the names of the runs to the observers, so that every series exists at 0 before the first run.
 
-        `labels` are the models and the tools, as `Metrics.declare` has them.
+        `labels` are the models and the tools, and `budgets` the limits that are set, as `Metrics.declare` has them.
         """
         about = {**labels, "backends": [self.journal.backend]}
         for observer in self.runtime.observers:
@@ -210,6 +217,7 @@ class RunService(Generic[R]):
                     guards=guards,
                     run_seconds=max_seconds or None,
                     version=self.identity.version,
+                    budgets=budgets,
                     currency=None if self.runtime.price is None else currency_of(self.runtime.price),
                     **about,
                 )
