@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.run_queue import Phase
-from orchestrator.errors import ConfigError, RunUnknown, Suspended
+from orchestrator.errors import ConfigError, Held, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
@@ -39,6 +40,7 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.pipeline_stage import Stages
 from tests.runtime.ralph_stage import World
+from tests.tiers import examples
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -292,6 +294,43 @@ async def test_an_answer_in_the_moment_of_the_eviction_is_not_lost(sqlite: Calla
         results = await asyncio.gather(*tasks)
         assert {result.output for result in results} == {"I heard: paid ann"}
         assert len(cashier.paid) == len(names)
+
+
+async def test_whoever_answers_at_whatever_moment_each_caller_gets_the_end_of_its_run(
+    sqlite: Callable[[], Any], seed: int
+) -> None:
+    chance = random.Random(seed)
+    here, there = Cashier(), Cashier()
+    async with sqlite() as journal, sqlite() as other:
+        agent = here.agent(journal, evict_after=0.02)
+        elsewhere = there.agent(other, evict_after=0.0)
+
+        async def answer(run_id: str) -> None:
+            await until(lambda: known_and_asks(agent, run_id))
+            await asyncio.sleep(chance.choice((0.0, 0.01, 0.02, 0.021, 0.05)))
+            match chance.randrange(5):
+                case 0:
+                    await agent.approve(run_id)
+                case 1:
+                    await elsewhere.approve(run_id)
+                case 2:
+                    await elsewhere.cancel(run_id)
+                case 3:
+                    await agent.cancel(run_id)
+                case _:
+                    await elsewhere.approve(run_id)
+                    with contextlib.suppress(Held):
+                        await elsewhere.resume(run_id)
+
+        names = [f"r{number}" for number in range(examples(40))]
+        callers = [asyncio.ensure_future(agent.run("go", run_id=name)) for name in names]
+        await asyncio.gather(*map(answer, names))
+        results = await asyncio.gather(*callers)
+        heads = [await journal.head(name) for name in names]
+        assert [result.outcome for result in results] == [head.outcome for head in heads]
+        completed = sum(result.outcome is Outcome.COMPLETED for result in results)
+        assert len(here.paid) + len(there.paid) == completed, "each approved call ran once"
+        assert agent.hosting.live(names[0]) is None
 
 
 async def known_and_asks(agent: Agent, run_id: str) -> bool:
