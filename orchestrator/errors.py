@@ -171,7 +171,8 @@ class RunExists(RunError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"run {run_id!r} exists; call resume({run_id!r}) to continue it, or choose another run_id"
+            f"run {run_id!r} exists; continue it with if_exists='resume' or resume({run_id!r}), or choose another "
+            "run_id"
         )
         self.run_id = run_id
 

@@ -122,6 +122,10 @@ class RunOptions(given.DisplayOptions):
         ),
     ] = False
     run_id: given.NewRunId = None
+    goes_on: Annotated[
+        bool,
+        typer.Option("--continue", help="Continue the run of --run-id if it exists, and print an ended one."),
+    ] = False
     conversation: given.Conversation = None
 
 
@@ -138,6 +142,8 @@ def run_prompt(command_options: RunOptions) -> int:
     """
     if command_options.prompt is None and command_options.server_prompt is None:
         raise ConfigError("there is no prompt: give text, - for standard input, or --prompt of an MCP server")
+    if command_options.goes_on and command_options.run_id is None:
+        raise ConfigError("--continue is about a run: name it with --run-id")
     settings = project_settings()
     run_id = new_id(command_options.run_id)
     launch = Launch.here(settings, **vars(command_options.agent))
@@ -165,6 +171,8 @@ def run_prompt(command_options: RunOptions) -> int:
 
     async def go(agent: Agent) -> Result:
         options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
+        if command_options.goes_on:
+            options["if_exists"] = "resume"
         if words is None:
             return await agent.run(prompt, **options)
         return await streamed(agent, words, prompt, **options)
@@ -390,7 +398,7 @@ class SupervisedRun:
             said = str(error)
             if isinstance(error, RunExists):
                 command = self._store.command("resume", self.run_id)
-                said = f"run {self.run_id!r} exists: `{command}` resumes it, or choose another --run-id"
+                said = f"run {self.run_id!r} exists: `{command}` resumes it, --continue too, or choose another --run-id"
             raise ConfigError(shown(said, 4_000)) from error
 
     def observe(self, fact: Fact) -> None:

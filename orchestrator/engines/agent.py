@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.fact import AdmissionRejected, Follower
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.llm_loop.run_options import RunArguments
+from orchestrator.runtime.service.arguments import IfExists
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.instrument import Load
@@ -37,6 +38,7 @@ class SubmitArguments(RunArguments, total=False):
     """Options of a submitted run, as in `LocalEngine.submit`."""
 
     agent: str | None
+    if_exists: IfExists
     conversation_id: str | None
     limits: RunLimits | None
     deadline: float | None

@@ -75,6 +75,7 @@ from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.run_stream import RunStream
 from orchestrator.runtime.service.answer import default_actor
+from orchestrator.runtime.service.arguments import IfExists, check_if_exists
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.instrument import Load
 
@@ -331,6 +332,7 @@ class LocalEngine(Generic[AgentResultT_co]):
         *,
         agent: str | None = None,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         conversation_id: str | None = None,
         limits: RunLimits | None = None,
         deadline: float | None = None,
@@ -339,9 +341,11 @@ class LocalEngine(Generic[AgentResultT_co]):
     ) -> Handle[Any, AgentResultT_co]:
         """Queue a run and return its handle at once; options as for `run`. `agent` names one of several agents.
 
-        With a `follower` models stream from the first request. Raises NotAdmitting, Overloaded if the queue is full,
-        and RunExists; the journal has no rejected run.
+        With `if_exists` a run that exists is `resume`d, or only `return`ed if it has ended; one that is queued or
+        active here keeps its place. With a `follower` models stream from the first request. Raises NotAdmitting,
+        Overloaded if the queue is full, and RunExists; the journal has no rejected run.
         """
+        check_if_exists(if_exists, run_id)
         chosen = self._agents.chosen(agent)
         more = self._agents.checked(chosen, (run_id, conversation_id, limits, deadline), options)
         try:
@@ -349,7 +353,13 @@ class LocalEngine(Generic[AgentResultT_co]):
         except NotAdmitting:
             self._agents.refused(chosen, run_id, "closed" if self._draining is None else "draining")
             raise
+        if run_id is not None and if_exists != "raise" and (job := self._line.find(run_id)) is not None:
+            return Handle(job)
         if run_id is not None and await self._agents[chosen].hosting.knows(run_id):
+            if if_exists == "resume" or (
+                if_exists == "return" and (await self._journal.head(run_id)).status == "ended"
+            ):
+                return await self.resume(run_id, agent=agent, limits=limits)
             raise RunExists(run_id)
         self._refuse_closed(chosen)
         name = run_id or secrets.token_hex(16)

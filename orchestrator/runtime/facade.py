@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from orchestrator.errors import RunExists, RunUnknown
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.question import Question
+from orchestrator.runtime.service.arguments import IfExists, check_if_exists
 from orchestrator.runtime.service.ownership import AgentIdentity
 from orchestrator.runtime.service.run_service import RunService
 
 if TYPE_CHECKING:
+    from orchestrator.llm.run_event import QuestionAsked
+    from orchestrator.runtime.run_stream import RunStream
     from orchestrator.runtime.runs.runs import Runs
 
 R = TypeVar("R")
@@ -56,6 +62,59 @@ class Facade(Generic[R]):
         )
 
         return Runs(self._service.journal, control=self._service.control)
+
+    async def _start_or_continue(
+        self,
+        run_id: str,
+        if_exists: IfExists,
+        begin: Callable[[], Awaitable[R]],
+        resume: Callable[[], Awaitable[R]],
+    ) -> R:
+        """Start a run; if it exists, resume it or return its result, as `if_exists` says. A run of here is awaited."""
+        if if_exists == "raise":
+            return await begin()
+        if not await self._exists(run_id):
+            try:
+                return await begin()
+            except RunExists as error:  # another caller was quicker
+                if error.run_id != run_id:
+                    raise
+        live = self._service.live.find(run_id)
+        if live is not None and live.control.pause_request is None:
+            end: R = await asyncio.shield(self._service.live.end_of(run_id))
+            return end
+        if if_exists == "return":
+            head = await self._service.journal.head(run_id)
+            if head.status != "ended":
+                raise RunExists(run_id)
+        return await resume()
+
+    def _stream_or_continue(
+        self,
+        new: RunStream[Any, R],
+        run_id: str | None,
+        if_exists: IfExists,
+        resume: Callable[[], Awaitable[R]],
+    ) -> RunStream[Any, R]:
+        """Return the stream of a run that starts or, if it exists, continues. Raises ConfigError."""
+        if if_exists == "raise":
+            return new
+        check_if_exists(if_exists, run_id)
+        from orchestrator.runtime.run_stream import either_stream, resumed_stream
+
+        async def fail() -> R:
+            raise RunExists(new.run_id)
+
+        go_on = partial(self._start_or_continue, new.run_id, if_exists, fail, resume)
+        refuse = partial(self._service.recovery.refuse_foreign, from_agent=None)
+        return either_stream(new, resumed_stream(new.run_id, self.runs, refuse, go_on), self._exists)
+
+    async def _exists(self, run_id: str) -> bool:
+        try:
+            await self._service.journal.head(run_id)
+        except RunUnknown:
+            return False
+        return True
 
     async def _start(  # noqa: PLR0917 - the arguments of a new run
         self,
@@ -119,7 +178,7 @@ class HumanInput(Facade[R]):
 
     def approve(
         self,
-        run_id: str,
+        run_id: str | QuestionAsked,
         call: str | None = None,
         *,
         digest: str | None = None,
@@ -134,7 +193,7 @@ class HumanInput(Facade[R]):
         normally, also after the run has ended.
 
         Args:
-            run_id: Id of the run.
+            run_id: Id of the run, or the event QuestionAsked of a stream, which names run, call and arguments.
             call: Key of the call as in `pending`; required if several calls wait.
             digest: If given, the answer counts only for exactly these arguments.
             arguments: JSON text that replaces the model's arguments.
@@ -146,13 +205,14 @@ class HumanInput(Facade[R]):
             RunUnknown: The run does not exist.
             StoreDown: The store is unavailable.
         """
+        run_id, call, digest = _about(run_id, call, digest)
         return self._service.control.answer(
             run_id, "approve", by, why, call=call, digest=digest, arguments=arguments
         )
 
     def reject(
         self,
-        run_id: str,
+        run_id: str | QuestionAsked,
         call: str | None = None,
         *,
         digest: str | None = None,
@@ -161,13 +221,14 @@ class HumanInput(Facade[R]):
         end: bool = False,
     ) -> Awaitable[None]:
         """Reject a call: the model reads that and the reason. With `end` the run ends as `rejected`. As `approve`."""
+        run_id, call, digest = _about(run_id, call, digest)
         return self._service.control.answer(
             run_id, "reject", by, why, call=call, digest=digest, end=end or None
         )
 
     def respond(
         self,
-        run_id: str,
+        run_id: str | QuestionAsked,
         content: str,
         call: str | None = None,
         *,
@@ -176,6 +237,7 @@ class HumanInput(Facade[R]):
         why: str = "",
     ) -> Awaitable[None]:
         """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
+        run_id, call, digest = _about(run_id, call, digest)
         return self._service.control.answer(
             run_id, "respond", by, why, call=call, digest=digest, content=content
         )
@@ -186,3 +248,12 @@ class HumanInput(Facade[R]):
         A question is listed as soon as it is durable, until the journal stores an answer to it.
         """
         return await self._service.control.pending(run_id)
+
+
+def _about(
+    run: str | QuestionAsked, call: str | None, digest: str | None
+) -> tuple[str, str | None, str | None]:
+    """Return run, call and digest of an answer, from the event of the question if that is given."""
+    return (
+        (run, call, digest) if isinstance(run, str) else (run.run_id, call or run.key, digest or run.digest)
+    )

@@ -213,3 +213,15 @@ def resumed_stream(
         return result
 
     return RunStream(run_id, work)
+
+
+def either_stream(
+    new: RunStream[Any, R], other: RunStream[Any, R], exists: Callable[[str], Awaitable[bool]]
+) -> RunStream[Any, R]:
+    """Return the stream of a new run, or the other one if the run exists when the first event is requested."""
+
+    async def work(receive: Follower) -> R:
+        chosen = other if await exists(new.run_id) else new
+        return await chosen._work(receive)  # noqa: SLF001 - of this class
+
+    return RunStream(new.run_id, work)

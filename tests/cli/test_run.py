@@ -244,9 +244,14 @@ def test_an_id_that_is_taken_or_none_is_one_sentence(cli: Cli, one_sentence: Cal
     cli(*ASK, "python:models:model", "--run-id", "mine")
     done = cli(*ASK, "python:models:model", "--run-id", "mine")
     assert one_sentence(done) == (
-        "orchestrator: run 'mine' exists: `orchestrator runs resume mine` resumes it, or choose another --run-id"
+        "orchestrator: run 'mine' exists: `orchestrator runs resume mine` resumes it, --continue too, or choose "
+        "another --run-id"
     )
     assert done.code == 2
+    again = cli(*ASK, "python:models:model", "--run-id", "mine", "--continue")
+    assert (again.code, again.out.splitlines()[-1].split(";")[0]) == (0, "outcome: completed")
+    missing = cli(*ASK, "python:models:model", "--continue")
+    assert one_sentence(missing) == "orchestrator: --continue is about a run: name it with --run-id"
     text = "give text of 1 to 256 printable characters, without line breaks"
     name = "which no route or command line can name; give text without a slash, without blanks around it, and without "
     for bad, allowed in (("", text), ("a\nb", text), (" x", name), ("-x", name), ("a/b", name), ("..", name)):

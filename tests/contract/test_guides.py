@@ -124,6 +124,16 @@ def test_every_python_session_has_the_results_that_it_shows(block: Block) -> Non
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
+def test_the_durable_quickstart_can_be_run_again_and_then_pays_nothing(tmp_path: Path) -> None:
+    [block] = [one for one in SCRIPTS if one.place == "start: Quickstart: a durable run with an approval"]
+    (tmp_path / "durable.py").write_text(block.text)
+    first, second = (_run([sys.executable, "durable.py"], tmp_path) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    asked, said = first.stdout.splitlines()
+    assert asked.startswith("pay? ")
+    assert second.stdout.splitlines() == [said] == ["I called pay."]
+
+
 @pytest.fixture
 def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """A server on this machine that speaks the protocols of both vendors, and the keys to it."""

@@ -18,6 +18,7 @@ import copy
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, Unpack, overload
 
@@ -43,6 +44,7 @@ from orchestrator.runtime.facade import Facade, HumanInput
 from orchestrator.runtime.llm_loop import agent_tool
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
+from orchestrator.runtime.llm_loop.ask import Ask, AskObserver
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
@@ -57,7 +59,7 @@ from orchestrator.runtime.llm_loop.run_record import (
     summary,
 )
 from orchestrator.runtime.service import arguments
-from orchestrator.runtime.service.arguments import OPTIONS, agent_data, new_id
+from orchestrator.runtime.service.arguments import OPTIONS, IfExists, agent_data, new_id
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, current_scope, joined
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.run_service import RunKind, RunService
@@ -84,6 +86,11 @@ DepsFactory: TypeAlias = Callable[[RunContext], DepsT | Awaitable[DepsT]]
 """Makes the handles of a run, sync or async."""
 
 
+def _again(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run that a resume of it takes too."""
+    return {name: options[name] for name in ("deps", "model") if options.get(name) is not None}
+
+
 class AgentArguments(TypedDict, Generic[DepsT], total=False):
     """Keyword arguments of `Agent` except `output_type`, which decides the type of its output."""
 
@@ -101,6 +108,7 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
     runtime: Runtime | None
     journal: Journal | None
     observers: Iterable[Observer] | None
+    ask: Ask | None
     launch: Mapping[str, Any] | None
 
 
@@ -123,6 +131,7 @@ class AgentChanges(TypedDict, total=False):
     runtime: Runtime
     hooks: Iterable[object]
     graph: Graph
+    ask: Ask | None
 
 
 @checks_names
@@ -151,6 +160,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         params: Parameters of every model request.
         runtime: How its runs are executed: journal, observers, clock, migrations and prices. Agents can share it.
         journal, observers: A shortcut for a Runtime of its own with this journal and these observers.
+        ask: An async function that answers the questions of its runs, also after a resume: from a Question it returns
+            True (approve), False (reject), a text in place of the tool's result, or None to leave it open.
         launch: Plain data that is stored with each run, for the process that resumes it.
 
     Raises:
@@ -205,6 +216,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         runtime: Runtime | None = None,
         journal: Journal | None = None,
         observers: Iterable[Observer] | None = None,
+        ask: Ask | None = None,
         launch: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(model, str):
@@ -212,7 +224,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         arguments.check_agent(locals(), Limits)
         runtime, data = runtime_of(runtime, journal, observers), agent_data(name, version)
         hooks = tuple(hooks)
-        self._parts = {"output_type": output_type, "deps": deps, "hooks": hooks, "graph": graph}
+        self._parts = {"output_type": output_type, "deps": deps, "hooks": hooks, "graph": graph, "ask": ask}
+        self._asking: tuple[AskObserver, ...] = () if ask is None else (AskObserver(ask, self),)
         self._limits, self._instructions, self._launch = limits or Limits(), instructions, launch
         self._source, self._conversations = DepsSource(deps), Conversations()
         bound, points = compose.machine(graph, hooks)
@@ -235,7 +248,14 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         """Agents of tools -> copies whose runs are those of this agent's tree."""
         offers = self._deps.tools.offers
         local = LocalDefinition.of(definition_of(offers), instructions, self._deps.output)
-        self._serve(runtime, bound, data, local=None if launch else local, find_tool=self._deps.tools.find)
+        self._serve(
+            runtime,
+            bound,
+            data,
+            local=None if launch else local,
+            find_tool=self._deps.tools.find,
+            watching=self._asking,
+        )
         self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
         refuse_unpriced(self._limits, agent_tool.prices(self))
@@ -280,6 +300,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         prompt: Prompt,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
@@ -293,6 +314,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         Args:
             prompt: Text, a message, or a conversation as messages or in OpenAI form.
             run_id: Id of the run; random by default.
+            if_exists: For a run that exists: `raise` RunExists; `resume` it, with its own prompt and options, and read
+                an ended one; `return` the Result of an ended one, RunExists for another.
             conversation_id: Conversation that the run continues.
             limits: Limits of this run instead of the agent's.
             deadline: Seconds from now, in addition to `limits`; 0 has passed already.
@@ -308,7 +331,14 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             RunError: The factory of the deps or the function of the instructions failed.
         """
         checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
-        return await self._begin(prompt, run_id or new_id(), conversation_id, limits, deadline, checked)
+        name = run_id or new_id()
+        if if_exists == "raise":
+            return await self._begin(prompt, name, conversation_id, limits, deadline, checked)
+        arguments.check_if_exists(if_exists, run_id)
+        begin = partial(self._begin, prompt, name, conversation_id, limits, deadline, checked)
+        return await self._start_or_continue(
+            name, if_exists, begin, partial(self.resume, name, **_again(options))
+        )
 
     async def deposit(
         self,
@@ -348,6 +378,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         prompt: Prompt,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
@@ -366,7 +397,10 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             new_stream,  # an agent that streams nothing starts without it
         )
 
-        return new_stream(self._begin, prompt, run_id, conversation_id, limits, deadline, checked)
+        new = new_stream(self._begin, prompt, run_id, conversation_id, limits, deadline, checked)
+        return self._stream_or_continue(
+            new, run_id, if_exists, partial(self.resume, new.run_id, **_again(options))
+        )
 
     async def resume(
         self,
@@ -690,7 +724,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         return limits.context_limit or int(getattr(llm, "context_window", 0) or 0)
 
 
-_BUILT = ("journal", "observers", "runtime", "hooks", "graph")
+_BUILT = ("journal", "observers", "runtime", "hooks", "graph", "ask")
 """Arguments of `replace` that a variant cannot have: they need an agent of its own."""
 
 Orchestrator = Agent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypedDict
 
 from orchestrator.errors import ConfigError, Suspended
@@ -46,7 +47,7 @@ from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments
-from orchestrator.runtime.service.arguments import agent_data, host_data, new_id
+from orchestrator.runtime.service.arguments import IfExists, agent_data, host_data, new_id
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
@@ -311,6 +312,7 @@ class Pipeline(HumanInput[PipelineResult]):
         spec: Any,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         limits: PipelineLimits | None = None,
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -336,7 +338,10 @@ class Pipeline(HumanInput[PipelineResult]):
             ConfigError: The spec cannot be stored, or another argument is invalid.
         """
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
-        return await self._begin(spec, run_id or new_id(), None, limits, deadline, data)
+        arguments.check_if_exists(if_exists, run_id)
+        name = run_id or new_id()
+        begin = partial(self._begin, spec, name, None, limits, deadline, data)
+        return await self._start_or_continue(name, if_exists, begin, partial(self.resume, name))
 
     async def deposit(
         self,
@@ -366,6 +371,7 @@ class Pipeline(HumanInput[PipelineResult]):
         spec: Any,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         limits: PipelineLimits | None = None,
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -373,7 +379,8 @@ class Pipeline(HumanInput[PipelineResult]):
     ) -> RunStream[Any, PipelineResult]:
         """Run as `run` does and stream the facts of the run and of its child runs; otherwise as `Agent.stream`."""
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
-        return new_stream(self._begin, spec, run_id, None, limits, deadline, data)
+        new = new_stream(self._begin, spec, run_id, None, limits, deadline, data)
+        return self._stream_or_continue(new, run_id, if_exists, partial(self.resume, new.run_id))
 
     async def resume(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Unpack
 
 from orchestrator.errors import ConfigError
@@ -34,7 +35,14 @@ from orchestrator.runtime.rlm.run_setup import (
 )
 from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments
-from orchestrator.runtime.service.arguments import SHARED, agent_data, host_data, new_id, stored_data
+from orchestrator.runtime.service.arguments import (
+    SHARED,
+    IfExists,
+    agent_data,
+    host_data,
+    new_id,
+    stored_data,
+)
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
 from orchestrator.runtime.service.ownership import LocalDefinition
 from orchestrator.runtime.service.run_service import RunKind, RunService
@@ -176,6 +184,7 @@ class Rlm(Facade[RlmResult]):
         context: Any = None,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         conversation_id: str | None = None,
         limits: RlmLimits | None = None,
         deadline: float | None = None,
@@ -188,11 +197,14 @@ class Rlm(Facade[RlmResult]):
             prompt: Text, a message, or a conversation that ends with a message of the user.
             context: The data: text or JSON types; None for no data.
             conversation_id: The model sees earlier prompts and answers of it. The REPL is always a new one.
-            run_id, limits, deadline, metadata, tags: As for `run` of an Agent, like the errors and a cancelled caller.
+            run_id, if_exists, limits, deadline, metadata, tags: As for `run` of an Agent, like the errors and a
+                cancelled caller.
         """
         data = self._check_run(run_id, conversation_id, limits, deadline, metadata=metadata, tags=tags)
-        about = prompt, context
-        return await self._begin(about, run_id or new_id(), conversation_id, limits, deadline, data)
+        arguments.check_if_exists(if_exists, run_id)
+        about, name = (prompt, context), run_id or new_id()
+        begin = partial(self._begin, about, name, conversation_id, limits, deadline, data)
+        return await self._start_or_continue(name, if_exists, begin, partial(self.resume, name))
 
     async def deposit(
         self,
@@ -224,6 +236,7 @@ class Rlm(Facade[RlmResult]):
         context: Any = None,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         conversation_id: str | None = None,
         limits: RlmLimits | None = None,
         deadline: float | None = None,
@@ -232,7 +245,8 @@ class Rlm(Facade[RlmResult]):
     ) -> RunStream[Any, RlmResult]:
         """Answer a prompt as `run` does and stream the facts of the run; otherwise as `Agent.stream`."""
         data = self._check_run(run_id, conversation_id, limits, deadline, metadata=metadata, tags=tags)
-        return new_stream(self._begin, (prompt, context), run_id, conversation_id, limits, deadline, data)
+        new = new_stream(self._begin, (prompt, context), run_id, conversation_id, limits, deadline, data)
+        return self._stream_or_continue(new, run_id, if_exists, partial(self.resume, new.run_id))
 
     async def batch(
         self,

@@ -18,7 +18,7 @@ from dataclasses import fields
 from os import PathLike
 from pathlib import PurePath
 from types import ModuleType
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
 import orjson
 
@@ -86,6 +86,20 @@ def check_run_id(run_id: object, name: str = "run_id") -> None:
             "without blanks around it, and without a dash first; '.' and '..' are taken"
         )
     _refuse([fault])
+
+
+IfExists: TypeAlias = Literal["raise", "resume", "return"]
+"""The handling of a run that exists: `raise` RunExists; `resume` it, and read an ended one; `return` an ended one, and
+RunExists for one that has not. With the last two, a run that is active in this process is awaited."""
+
+
+def check_if_exists(if_exists: object, run_id: object) -> None:
+    """Check the handling of a run that exists. Raises ConfigError."""
+    words = get_args(IfExists)
+    if if_exists not in words:
+        _refuse([f"if_exists is {_shown(if_exists)}; possible: {', '.join(map(repr, words))}"])
+    if if_exists != "raise" and run_id is None:
+        _refuse([f"if_exists is {if_exists!r}, which is about an id: give run_id too"])
 
 
 def check_model(model: object) -> None:
@@ -220,6 +234,13 @@ def _observer(value: object) -> Fault:
     return None
 
 
+def _ask(value: object) -> Fault:
+    called = value if inspect.isroutine(value) else getattr(type(value), "__call__", None)  # noqa: B004 - the method
+    if value is None or inspect.iscoroutinefunction(called):
+        return None
+    return f"ask is {_shown(value)}; give an async function of the question, or leave it out"
+
+
 def _hooks(value: object) -> Fault:
     if _is_list(value):
         return None
@@ -310,6 +331,7 @@ _AGENT: Mapping[str, Callable[[object], Fault]] = {
     "hooks": _hooks,
     "graph": _graph,
     "instructions": _instructions,
+    "ask": _ask,
     "stopping": _object("stopping", ("should_stop", "on_iteration_complete")),
     "compressor": _object("compressor", ("compress",)),
     "nested": _object("nested", ("should_orchestrate", "get_nested_config")),
