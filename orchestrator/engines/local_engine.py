@@ -67,7 +67,7 @@ from orchestrator.errors import (
     RunUnknown,
     Suspended,
 )
-from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.keyword import checks_names

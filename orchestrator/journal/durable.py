@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.journal import Pending, RunConditions, RunHead
 
 T = TypeVar("T")

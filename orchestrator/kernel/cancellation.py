@@ -30,23 +30,12 @@ from functools import partial
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import RunError
 from orchestrator.kernel.clock import Cancellable, Clock
 from orchestrator.kernel.fact import WorkAbandoned
 from orchestrator.kernel.run import Run
 
 T = TypeVar("T")
-
-
-def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop. Raises ConfigError if there is none, for example under trio."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise ConfigError(
-            "no event loop of asyncio is running here: under trio call `await trio.to_thread.run_sync(agent.run_sync, "
-            "prompt)`, in code without a loop `agent.run_sync(prompt)`"
-        ) from None
 
 
 async def in_thread(

@@ -1,4 +1,4 @@
-"""Time as a port, so that tests control it; and the timer of a driven run."""
+"""Time as a port, so that tests control it; the timer of a driven run; and the running event loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import time as system_time
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from orchestrator.errors import ConfigError
 
 CALL_SHARE = 0.9
 """Share of the time that a state has left which one call may take."""
@@ -125,3 +127,14 @@ class Alarm:
         else:
             self.due = None
             self._callback(self._argument)
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop. Raises ConfigError if there is none, for example under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "no event loop of asyncio is running here: under trio call `await trio.to_thread.run_sync(agent.run_sync, "
+            "prompt)`, in code without a loop `agent.run_sync(prompt)`"
+        ) from None

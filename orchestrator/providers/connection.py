@@ -32,12 +32,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from pydantic import SecretStr
-
 from orchestrator.errors import ConfigError, LLMError, see_guide
 
 if TYPE_CHECKING:
     import ssl
+
+    from pydantic import SecretStr
 
 _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables that name the certificates."""
@@ -425,6 +425,8 @@ def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> 
 
     An address that is not the vendor's own needs no key.
     """
+    from pydantic import SecretStr
+
     prefix = vendor.upper()
     found = given if given is not None else os.environ.get(f"{prefix}_API_KEY") or None
     key = found.get_secret_value() if isinstance(found, SecretStr) else found

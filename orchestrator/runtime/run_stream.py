@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from orchestrator.errors import RunError, Suspended
-from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.fact import Follower, RecordsWritten
 from orchestrator.kernel.journal import RunHead
 from orchestrator.llm.live_event import RunEvent

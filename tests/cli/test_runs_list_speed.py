@@ -49,8 +49,8 @@ MACHINES = {
 }
 
 NEEDLESS = {
-    "runs list": CONVERSION | AGENTS | MACHINES | {"pydantic_core"},
-    "runs list --sort cost": CONVERSION | AGENTS | MACHINES | {"pydantic_core"},
+    "runs list": CONVERSION | AGENTS | MACHINES | {"pydantic_core", "orchestrator.kernel.fact"},
+    "runs list --sort cost": CONVERSION | AGENTS | MACHINES | {"pydantic_core", "orchestrator.kernel.fact"},
     "runs show run-1": CONVERSION | AGENTS | MACHINES,
     "runs events run-1": CONVERSION | AGENTS | MACHINES,
     "operate status": CONVERSION | AGENTS,

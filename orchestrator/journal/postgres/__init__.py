@@ -46,7 +46,7 @@ from orchestrator.journal.postgres.writer import (
     PostgresWriter,
 )
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.journal import (
     Draft,
     HeadCounts,

@@ -50,7 +50,7 @@ from orchestrator.journal.sqlite.writer import (
     SqliteWriter,
     nothing,
 )
-from orchestrator.kernel.cancellation import running_loop
+from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.journal import (
     Draft,
     HeadCounts,

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt, RunExists, RunUnknown
 from orchestrator.kernel.journal import (
@@ -27,9 +27,11 @@ from orchestrator.kernel.journal import (
     let_go,
     write_records,
 )
-from orchestrator.telemetry.history import History
 from orchestrator_guards import Verdict
 from orchestrator_guards.evaluation import GUARDS, read_row
+
+if TYPE_CHECKING:
+    from orchestrator.telemetry.history import History
 
 STATUSES: Final = ("open", "parked", "ended")
 
@@ -234,6 +236,12 @@ class VisitTimes:
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
+def _no_history() -> History:
+    from orchestrator.telemetry.history import History  # loads the facts, which a list of runs does without
+
+    return History(limit=0)
+
+
 @dataclass(slots=True)
 class MachineHistory:
     """The last runs of one machine."""
@@ -245,7 +253,7 @@ class MachineHistory:
     """Start of the oldest of them (epoch seconds)."""
     until: float | None = None
     """Last change of the newest of them."""
-    history: History = field(default_factory=lambda: History(limit=0))
+    history: History = field(default_factory=_no_history)
     times: dict[str, VisitTimes] = field(default_factory=dict)
     evaluated: Counter[str] = field(default_factory=Counter)
     """Guard -> its evaluations."""

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from orchestrator.errors import CancelRequested
-from orchestrator.kernel.cancellation import grace_for_children, running_loop
+from orchestrator.kernel.cancellation import grace_for_children
+from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.fact import Fact, RunParked, RunStarted
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.run import Run
