@@ -179,11 +179,11 @@ MODELS = PanelRow(
             description="Answers without a price, and answers without usage, within an hour: LLMRequestsUnpriced.",
             queries=(
                 Query(
-                    some(increase("llm_requests_unpriced_total", "agent, model", "%a")),
+                    increase("llm_requests_unpriced_total", "agent, model", "%a"),
                     "{{agent}} {{model}} price",
                 ),
                 Query(
-                    some(increase("llm_unreported_usage_total", "agent, model", "%a")),
+                    increase("llm_unreported_usage_total", "agent, model", "%a"),
                     "{{agent}} {{model}} usage",
                 ),
             ),
@@ -699,12 +699,10 @@ RUNS = PanelRow(
             " a fifth of an agent's answers: NoAnswerRatioHigh.",
             queries=(
                 Query(
-                    some(
-                        increase(
-                            "runs_completed_total",
-                            "machine, agent, reason",
-                            '%m, reason=~"empty_answer|truncated|filtered|refused"',
-                        )
+                    increase(
+                        "runs_completed_total",
+                        "machine, agent, reason",
+                        '%m, reason=~"empty_answer|truncated|filtered|refused"',
                     ),
                     "{{machine}} {{agent}} {{reason}}",
                 ),

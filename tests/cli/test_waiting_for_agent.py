@@ -193,7 +193,7 @@ async def test_every_agent_has_its_last_success_and_the_journal_has_few_labels(f
         registry = registry_of(collector)
         assert sampled(registry, "agent_success_within_seconds", agent="agent-07") == 3600
         assert sampled(registry, "agent_attempts_limit", agent="agent-40") == 5
-        assert sampled(registry, "agent_attempts_limit", agent="agent-07") is None
+        assert sampled(registry, "agent_attempts_limit", agent="agent-07") == 5
         assert sampled(registry, "agent_attempts_since_success", agent="agent-40") == 1
         assert (sampled(registry, "agent_last_success_timestamp_seconds", agent="absent") or 0) > 1e9
 

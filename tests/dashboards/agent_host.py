@@ -76,7 +76,7 @@ class Host:
     def __init__(self, name: str, folder: Path, *, serves: bool) -> None:
         self._serves = serves
         self.faults: set[str] = set()
-        self.metrics = Metrics(objectives={"slow": 1.0})
+        self.metrics = Metrics(objectives={"slow": 1.0}, cost_ceilings={"steady": 1e9})
         self.log = TransitionLog((folder / f"{name}.log").open("ab", buffering=0))
         self.crews = Crews(self.metrics, self.log)
         self.engines: dict[str, LocalEngine] = {}

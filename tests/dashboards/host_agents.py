@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator import Agent, Limits, SqliteJournal, tool
+from orchestrator import Agent, Limits, Runtime, SqliteJournal, tool
 from orchestrator.errors import LLMError
 from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.graph import Graph
@@ -17,6 +17,7 @@ from orchestrator.llm.message import Request, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
+from orchestrator.providers.price import price_table
 from orchestrator.providers.scripted import call
 from orchestrator.telemetry import TransitionLog
 from orchestrator.telemetry.log import BoundedWriter
@@ -29,6 +30,7 @@ BINGE = Usage(900, 200)
 """Of each of many turns."""
 FOR_HOURS = "for hours"
 """The prompt of a run that has the fault of its model until a person ends it."""
+PRICES = price_table({"steady": (1.0, 4.0)})
 ENDLESS = Limits(max_iterations=0)
 CONTEXT = 8000
 """Tokens that these models read at once."""
@@ -183,4 +185,6 @@ class Crews:
         limited = RateLimitedModel(
             llm, RateLimit(concurrency=64)
         )  # more than ask at once: what waits here are runs
-        return Agent(limited, name=name, graph=graph, journal=journal, observers=told, **options)
+        price = PRICES if name in {"steady", "tools"} else None  # that of `tools` is not in the table
+        runtime = Runtime(journal=journal, observers=told, price=price)
+        return Agent(limited, name=name, graph=graph, runtime=runtime, **options)

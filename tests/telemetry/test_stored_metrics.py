@@ -74,6 +74,7 @@ def test_a_snapshot_has_these_metrics() -> None:
         "journal_oldest_update_timestamp_seconds": {("1f2e3d4c", LOOP, "support", PARKED, "approval"): 25.0},
         "journal_info": {("1f2e3d4c", "postgres", "postgresql://db/agents"): 1.0},
         "journal_ended_runs": {DONE: 7.0},
+        "journal_runs_waiting_for_agent": {(LOOP, "support"): 0.0, ("pipeline", "support"): 0.0},
         "journal_bytes": {("postgres",): 4096.0},
         "journal_unreadable_runs": {(): 3.0},
         "journal_last_read_timestamp_seconds": {(): 100.0},
@@ -84,9 +85,7 @@ def test_a_snapshot_has_these_metrics() -> None:
 def test_beside_processes_nothing_that_they_serve_is_served_again_but_the_runs_of_the_journal() -> None:
     collector = JournalCollector(JOURNAL, {(LOOP, "await_llm"): 600.0})
     collector.show(SNAPSHOT)
-    unset = {row.name for row in CATALOGUE if row.name.startswith("agent_")} | {
-        "journal_runs_waiting_for_agent"
-    }
+    unset = {row.name for row in CATALOGUE if row.name.startswith("agent_")}
     stored = {row.name for row in CATALOGUE if row.made is MetricSource.STORED} - unset
     assert samples(collector).keys() == stored | {*HEAD_NAMES, "journal_bytes", *OF_PROCESS}
 

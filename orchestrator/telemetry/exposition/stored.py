@@ -34,7 +34,7 @@ from prometheus_client.registry import Collector
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, CountableJournal
 from orchestrator.telemetry.catalogue import PREFIX, PUSHED, Metric
-from orchestrator.telemetry.instrument import CAPS, HEAD_NAMES, HeadGauges
+from orchestrator.telemetry.instrument import CAPS, HEAD_NAMES, HeadGauges, Values
 from orchestrator.telemetry.metrics import family, process_identity
 
 # ---- a batch job ----
@@ -297,12 +297,18 @@ class JournalCollector(Collector):
         yield family("agent_last_success_timestamp_seconds", last)
         attempts = {(agent,): one.attempts for agent, one in sorted(known.items())}
         yield family("agent_attempts_since_success", attempts)
-        yield family("journal_runs_waiting_for_agent", picture.waiting_for_agent)
+        waiting = dict.fromkeys(((run.machine, run.agent) for run in picture.statuses), 0)
+        yield family("journal_runs_waiting_for_agent", waiting | picture.waiting_for_agent)
         usual = self._expected.get(EVERY_AGENT, ExpectedSuccess())
-        expected = [(agent, self._expected.get(agent, usual)) for agent in sorted(known)]
-        within = {(agent,): one.seconds for agent, one in expected if one.seconds is not None}
+        within: Values = {}
+        most: Values = {}
+        for agent in sorted(known):
+            own = self._expected.get(agent, usual)
+            if (seconds := usual.seconds if own.seconds is None else own.seconds) is not None:
+                within[agent,] = seconds
+            if (limit := usual.attempts if own.attempts is None else own.attempts) is not None:
+                most[agent,] = limit
         yield family("agent_success_within_seconds", within)
-        most = {(agent,): one.attempts for agent, one in expected if one.attempts is not None}
         yield family("agent_attempts_limit", most)
         if self._alone:
             moving = [run for run in picture.statuses if run.status != PARKED]
