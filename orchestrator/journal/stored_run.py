@@ -310,7 +310,7 @@ class StoredRun:
     def _rolled_back(self, body: Mapping[str, Any]) -> None:
         self.ledger.roll_back(body)
 
-    def _asked(self, body: Mapping[str, Any]) -> None:
+    def _question_record(self, body: Mapping[str, Any]) -> None:
         self.ledger.ask(body)
 
     def _approval(self, body: Mapping[str, Any]) -> None:
@@ -330,7 +330,7 @@ class StoredRun:
         "memory": _memory,
         "control": _control,
         "approval": _approval,
-        "asked": _asked,
+        "asked": _question_record,
         "intent": _intent,
         "done": _done,
         "rolled_back": _rolled_back,

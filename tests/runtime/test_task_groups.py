@@ -28,7 +28,7 @@ async def several() -> None:
         group.create_task(no_index())
 
 
-@tool(effect="pure")
+@tool(effect="pure", errors="return")
 async def search(query: str) -> str:
     """Search."""
     await several()

@@ -131,7 +131,8 @@ async def test_guidance_reminds_of_what_failed_and_worked_and_is_never_history()
 
     script: list[Item] = [call("divide", a=4, b=2), *(call("divide", a=n, b=0) for n in (1, 2, 3)), "done"]
     llm = ScriptedLLM(script)
-    result = await agent(llm, [divide], limits=Limits(guidance=2, max_no_progress=0)).run("go")
+    limits = Limits(guidance=2, max_no_progress=0, on_tool_error="return")
+    result = await agent(llm, [divide], limits=limits).run("go")
     assert [len(request.messages) % 2 for request in llm.requests] == [1, 1, 0, 0, 0]
     assert llm.requests[-1].messages[-1].text.splitlines() == [
         "Calls that failed:",

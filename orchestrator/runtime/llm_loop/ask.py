@@ -31,7 +31,7 @@ class AskObserver:
     def __init__(self, ask: Ask, agent: HumanInput[Any]) -> None:
         self._ask, self._agent = ask, agent
         self._by = getattr(ask, "__name__", type(ask).__name__)
-        self._asked: set[tuple[str, str, str]] = set()
+        self._being_answered: set[tuple[str, str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, agent: HumanInput[Any]) -> AskObserver:
@@ -55,10 +55,12 @@ class AskObserver:
         except RunUnknown:  # of another agent that shares the observers
             return
         new = {(run_id, one.key, one.digest): one for one in questions}
-        await asyncio.gather(*(self._answer(*item) for item in new.items() if item[0] not in self._asked))
+        await asyncio.gather(
+            *(self._answer(*item) for item in new.items() if item[0] not in self._being_answered)
+        )
 
     async def _answer(self, about: tuple[str, str, str], question: Question) -> None:
-        self._asked.add(about)
+        self._being_answered.add(about)
         run_id, key, digest = about
         try:
             answer: object = await self._ask(question)
@@ -73,4 +75,4 @@ class AskObserver:
             said = f"{self._by} raised {type(error).__name__} for a question about {question.tool}, which stays open"
             warnings.warn(said, RuntimeWarning, stacklevel=1)
         finally:
-            self._asked.discard(about)
+            self._being_answered.discard(about)
