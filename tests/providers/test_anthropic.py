@@ -264,7 +264,7 @@ def test_the_key_comes_from_the_environment_is_needed_for_anthropic_itself_and_i
 ) -> None:
     import anthropic
 
-    with pytest.raises(ConfigError, match="give api_key, or set ANTHROPIC_API_KEY"):
+    with pytest.raises(ConfigError, match="set ANTHROPIC_API_KEY, give api_key"):
         Anthropic("m")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-environment")
     assert Anthropic("m")._key == SecretStr("sk-environment")

@@ -78,7 +78,7 @@ async def test_a_compatible_server_needs_no_key() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: OpenAI("m"), "no API key for OpenAI: give api_key, or set OPENAI_API_KEY"),
+        (lambda: OpenAI("m"), "no API key for OpenAI: set OPENAI_API_KEY, give api_key"),
         (lambda: OpenAI("m", api_key=""), "the API key is empty"),
         (lambda: OpenAI("m", api_key="sk\nX-Evil: 1"), "no HTTP header can"),
         (lambda: OpenAI("", api_key=KEY), "the model has no name"),

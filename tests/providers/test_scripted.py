@@ -138,7 +138,7 @@ async def test_what_was_not_consumed_is_named() -> None:
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        (7, "script item 2: 7 is not an answer"),
+        (1j, "script item 2: 1j is not an answer"),
         ([], r"script item 2: \[\] is not an answer"),
         (["text"], "is not an answer"),
         (Message("user", "?"), "not a user message"),

@@ -56,6 +56,8 @@ class Inbox:
 
     async def leave(self, run_id: str) -> None:
         """Stop to deliver to a run of this event loop."""
+        if not self._listeners:  # also under trio, which has no such loop
+            return
         loop = asyncio.get_running_loop()
         listener = self._listeners.get(loop)
         if listener is not None and listener.leave(run_id):
