@@ -60,7 +60,10 @@ def operate_group() -> None:
 @group.command("stop-admitting")
 @spread
 def stop_admitting(*, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Refuse new runs, or those of one agent; queued and live runs continue."""
+    """Refuse new runs, or those of one agent.
+
+    Queued and live runs continue.
+    """
     return _send("stop_admitting", options, agent=agent)
 
 
@@ -85,14 +88,14 @@ def drain(*, grace: Grace = None, agent: OfAgent = None, options: OperatorOption
 @group.command("cancel-all")
 @spread
 def cancel_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Cancel the live and queued runs of a graph or an agent, or all."""
+    """Cancel live and queued runs, all or some."""
     return _send("cancel_all", options, graph=graph, agent=agent)
 
 
 @group.command("pause-all")
 @spread
 def pause_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Pause the live runs of a graph or an agent, or all.
+    """Pause live runs, all or some.
 
     Runs that start later are not paused.
     """
@@ -102,7 +105,7 @@ def pause_all(*, graph: OfGraph = None, agent: OfAgent = None, options: Operator
 @group.command("resume-all")
 @spread
 def resume_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Resume the paused runs of a graph or an agent, or all."""
+    """Resume paused runs, all or some."""
     return _send("resume_all", options, graph=graph, agent=agent)
 
 

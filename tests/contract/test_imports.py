@@ -46,11 +46,11 @@ ABSENT = {
 """Program -> modules that it leaves out."""
 
 
-@pytest.mark.parametrize("program", ABSENT, ids=lambda program: program.strip().splitlines()[-1])
-def test_an_entry_imports_nothing_that_it_does_not_use_yet(program: str) -> None:
+@pytest.mark.parametrize("entry", ABSENT, ids=lambda entry: entry.strip().splitlines()[-1])
+def test_an_entry_imports_nothing_that_it_does_not_use_yet(entry: str) -> None:
     shown = "\nimport sys; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", program + shown], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", entry + shown], capture_output=True, text=True, check=True
     )
-    loaded = ABSENT[program].intersection(done.stdout.split())
+    loaded = ABSENT[entry].intersection(done.stdout.split())
     assert not loaded

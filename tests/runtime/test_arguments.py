@@ -58,7 +58,7 @@ class HandsOn:
 
 WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"model": ask}, "model is the function ask; wrap it: FunctionLLM(ask)"),
-    ({"model": "gpt-4"}, "model must have `async complete(request)`; str does not"),
+    ({"model": "gpt-4"}, "unknown model 'gpt-4'; did you mean 'openai:gpt-4'?"),
     ({"model": ScriptedLLM}, "model is the class ScriptedLLM; give an instance of it"),
     ({"model": Sync()}, "complete of Sync is not async; write `async def complete(self, request)`"),
     ({"tools": ask}, "tools is the function ask; give a list: tools=[ask]"),

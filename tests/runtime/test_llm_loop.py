@@ -180,7 +180,9 @@ async def test_a_message_is_a_prompt_and_an_empty_answer_an_answer() -> None:
 async def test_a_run_id_used_twice_is_refused_and_changes_nothing() -> None:
     runner = agent(["one", "two"])
     await runner.run("first", run_id="r", conversation_id="c")
-    with pytest.raises(RunExists, match=r"run 'r' exists; call resume\('r'\)"):
+    with pytest.raises(
+        RunExists, match=r"run 'r' exists; continue it with if_exists='resume' or resume\('r'\)"
+    ):
         await runner.run("again", run_id="r", conversation_id="c")
     result = await runner.run("second", conversation_id="c")
     assert [m.text for m in result.messages] == ["first", "one", "second", "two"]

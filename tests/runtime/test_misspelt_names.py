@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: MAKE(LLM, xyzzy=1),
         (
             "Agent has no argument 'xyzzy'; known: model, name, version, tools, instructions, output_type, limits, "
-            "retry, hooks, graph, memory, deps, params, runtime, journal, observers, launch"
+            "retry, hooks, graph, memory, deps, params, runtime, journal, observers, ask, launch"
         ),
     ),
     "of pydantic-ai": (
