@@ -62,7 +62,7 @@ async def get_user_details(user_id: str) -> str:
     return json.dumps({"user": user_id, "reservations": ["2FBBAH", "JG7FMM"], "gift_cards": ["3481935"]})
 
 
-@tool(effect="pure")
+@tool(effect="pure", errors="return")
 async def get_reservation_details(reservation_id: str) -> str:
     """Return flights, cabin and passengers of a reservation."""
     await asyncio.sleep(LATENCY / 3)

@@ -1,7 +1,7 @@
 """A process that pays, then waits to be killed: `python -m tests.crash.payer JOURNAL LEDGER RUN` says `ready`.
 
-Each payment is a line in the ledger, and its record is durable before the model is asked again. The last payment of a
-run is left to whoever resumes it.
+Each payment is a line in the ledger, and the records of all of them are durable before it says so: the request to the
+model overlaps with their append. The last payment of a run is left to whoever resumes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Buyer:
 
     model = "buyer"
 
-    def __init__(self, run: str, *, stops: bool) -> None:
+    def __init__(self, journal: SqliteJournal, run: str, *, stops: bool) -> None:
+        self._journal = journal
         self._run = run
         self._stops = stops
 
@@ -34,6 +35,8 @@ class Buyer:
         """Answer, or wait to be killed."""
         paid = sum(message.role == "tool" for message in request.messages)
         if paid == PAYMENTS - 1 and self._stops:
+            while sum(record.kind == "done" for record in await self._journal.load(self._run)) < paid:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             print("ready", flush=True)  # noqa: T201
             await asyncio.Event().wait()
         if paid == PAYMENTS:
@@ -58,7 +61,7 @@ def paying(ledger: Path) -> ToolSpec:
 def agent(journal: SqliteJournal, ledger: Path, run: str, *, stops: bool = False) -> Agent:
     """Return an agent that pays for a run."""
     return Agent(
-        Buyer(run, stops=stops),
+        Buyer(journal, run, stops=stops),
         tools=[paying(ledger)],
         limits=Limits(max_iterations=0),
         journal=journal,

@@ -33,28 +33,37 @@ class Model:
 
     model = "scripted"
 
-    def __init__(self, world: World, *, endless: bool = False) -> None:
+    def __init__(self, world: World, store: SqliteJournal | None, *, endless: bool = False) -> None:
         self._world = world
+        self._store = store
         self._endless = endless
 
     async def complete(self, request: Request) -> Response:
         """Answer."""
         earlier = sum(one.role == "assistant" for one in request.messages)
+        # A request begins beside the write of the turn before it. A model takes longer than that write.
+        while self._store is not None and await self._unwritten(self._store, earlier):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         if await self._world.model(earlier) or self._endless:
             return Response(None, (ToolCall(f"c{earlier}", TOOL, "{}"),), "tool_calls", USAGE)
         return Response(ANSWER, usage=USAGE)
+
+    @staticmethod
+    async def _unwritten(store: SqliteJournal, calls: int) -> bool:
+        return sum(one.kind == "done" for one in await store.load(RUN)) < calls
 
 
 def agent(world: World, **options: Any) -> Agent:
     """Return the agent of a scenario."""
     approval, endless = options.pop("approval", False), options.pop("endless", False)
+    model = Model(world, options.pop("written", None), endless=endless)
 
     @tool(name=TOOL, approval=approval)
     async def pay() -> str:
         """Pay an invoice."""
         return await world.tool()
 
-    return Agent(Model(world, endless=endless), **{"tools": [pay], "observers": (), **options})
+    return Agent(model, **{"tools": [pay], "observers": (), **options})
 
 
 def journal(world: World) -> SqliteJournal:
@@ -65,7 +74,7 @@ def journal(world: World) -> SqliteJournal:
 async def run(world: World) -> dict[str, Any]:
     """Start a durable run."""
     async with journal(world) as store:
-        return {"output": (await agent(world, journal=store).run(PROMPT, run_id=RUN)).output}
+        return {"output": (await agent(world, journal=store, written=store).run(PROMPT, run_id=RUN)).output}
 
 
 async def resume(world: World) -> dict[str, Any]:
