@@ -108,20 +108,25 @@ def copied(source: Path, target: Path) -> Path:
     return target
 
 
+def written(raw: bytes) -> int:
+    """The length of a log without the empty frames at its end, whose damage is none."""
+    return len(raw.rstrip(b"\0"))
+
+
 def flip(log: Path, chance: random.Random) -> None:
     raw = bytearray(log.read_bytes())
-    raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+    raw[chance.randrange(written(raw))] ^= 1 << chance.randrange(8)
     log.write_bytes(raw)
 
 
 def truncate(log: Path, chance: random.Random) -> None:
     with log.open("r+b") as file:
-        file.truncate(chance.randrange(log.stat().st_size))
+        file.truncate(chance.randrange(written(log.read_bytes())))
 
 
 def zero(log: Path, chance: random.Random) -> None:
     raw = bytearray(log.read_bytes())
-    start = chance.randrange(len(raw) // BLOCK) * BLOCK
+    start = chance.randrange(written(raw) // BLOCK) * BLOCK
     raw[start : start + BLOCK] = bytes(BLOCK)
     log.write_bytes(raw)
 

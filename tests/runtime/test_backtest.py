@@ -237,18 +237,21 @@ def check_stop(done: RunComparison, before: list[Any], after: list[Any], result:
     assert done.saved.requests == len(before) - done.difference.turn
 
 
-async def calls(journal: MemoryJournal) -> list[str]:
-    return [str(one.body["outcome"]) for one in await journal.load("r") if one.kind == "done"]
+async def restarts(journal: MemoryJournal) -> set[int]:
+    """The turns whose messages a restart discarded."""
+    events = [one.body["event"] for one in await journal.load("r") if one.kind == "transition"]
+    return {events[:at].count("llm_response") for at, one in enumerate(events) if one == "restart_loop"}
 
 
 def check_message(
-    done: RunComparison, before: list[Any], after: list[Any], result: Result, *, other_call: bool
+    done: RunComparison, before: list[Any], after: list[Any], result: Result, discarded: set[int]
 ) -> None:
     assert done.difference is not None
     other = first_other(before, after)
     first = min(len(before), len(after)) if other is None else other  # a further request differs too
-    # A restart discards the result of a call that ran under one policy only.
-    assert first == done.difference.turn or (other is None and other_call), "the first message that differs"
+    turn = done.difference.turn
+    # A restart under both policies discards the result of a call that ran under one of them only.
+    assert first == turn or (first > turn and turn in discarded), "the first message that differs"
     if done.assumed is not None and result.verdict is not None:
         # Several limits may be reached in one turn; which of them is named first is no claim.
         assert result.verdict.guard == done.assumed.guard or len(after) == done.assumed.turn
@@ -273,8 +276,7 @@ async def agrees(seed: int) -> RunComparison:
         case "stop":
             check_stop(done, before, after, result)
         case "other_message":
-            other_call = await calls(journal) != await calls(repeated)
-            check_message(done, before, after, result, other_call=other_call)
+            check_message(done, before, after, result, await restarts(journal) & await restarts(repeated))
         case "other_reason":
             assert before == after
             assert result.verdict is not None
