@@ -108,7 +108,7 @@ def copied(source: Path, target: Path) -> Path:
     return target
 
 
-def written(raw: bytes) -> int:
+def written(raw: bytes | bytearray) -> int:
     """The length of a log without the empty frames at its end, whose damage is none."""
     return len(raw.rstrip(b"\0"))
 

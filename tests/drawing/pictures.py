@@ -43,7 +43,7 @@ def drawings(folder: Path) -> Iterator[tuple[str, Path]]:
     texts = {
         "timeline.svg": _timeline(support(), "parked"),
         "turns.svg": _timeline(many_turns(2_000), "ended"),
-        "notebook.html": _notebook(),
+        "notebook.html": _notebook(folder),
         "states.svg": _states(),
     }
     for name, text in texts.items():
@@ -67,8 +67,8 @@ def _timeline(run: Recording, status: str) -> str:
     return timeline_svg(read_timeline(run.records, head=run.head(status, None), now=run.at))
 
 
-def _notebook() -> str:
-    shown = [output["data"] for cell in reversed(executed(CELLS)) for output in cell]
+def _notebook(folder: Path) -> str:
+    shown = [output["data"] for cell in reversed(executed(CELLS, folder)) for output in cell]
     parts = [one.get("text/html") or one["image/svg+xml"] for one in shown]
     return _PAGE.format("".join(f"<div>{part}</div>" for part in parts))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,9 +41,10 @@ CELLS = [
 ]
 
 
-def executed(cells: list[str]) -> list[list[dict[str, Any]]]:
+def executed(cells: list[str], folder: Path) -> list[list[dict[str, Any]]]:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", EXECUTE, json.dumps(cells)],
+        cwd=folder,  # the kernel's sockets are made in it
         capture_output=True,
         text=True,
         timeout=110,
@@ -53,8 +55,8 @@ def executed(cells: list[str]) -> list[list[dict[str, Any]]]:
     return found
 
 
-def test_a_notebook_shows_drawings_and_no_line_of_json() -> None:
-    graph, machine, _, agent, result = executed(CELLS)
+def test_a_notebook_shows_drawings_and_no_line_of_json(tmp_path: Path) -> None:
+    graph, machine, _, agent, result = executed(CELLS, tmp_path)
     assert [one["output_type"] for cell in (graph, machine, agent, result) for one in cell] == [
         "execute_result"
     ] * 4
