@@ -278,7 +278,10 @@ async def test_a_run_is_evicted_at_each_of_its_questions(sqlite: Callable[[], An
 
 
 async def asks(agent: Agent, run_id: str) -> bool:
-    return bool(await agent.pending(run_id))
+    try:
+        return bool(await agent.pending(run_id))
+    except RunUnknown:  # it is not stored yet
+        return False
 
 
 async def test_an_answer_in_the_moment_of_the_eviction_is_not_lost(sqlite: Callable[[], Any]) -> None:
@@ -348,6 +351,7 @@ async def test_live_deps_without_a_factory_keep_a_run_in_memory(sqlite: Callable
             caller(agent.run("go", run_id="r", deps=deps)) as waits,
             caller(agent.run("go", run_id="s")),
         ):
+            await until(lambda: asks(agent, "r"))
             await evicted(agent, "s")  # it was started later
             assert alive(agent, "r")
             await agent.approve("r")
@@ -407,6 +411,30 @@ async def test_the_stream_of_an_evicted_run_has_each_event_once(store: Callable[
         stored = [event.id async for event in agent.runs.events("r")]
         assert [event.id for event in events if event.id] == stored
         assert cashier.paid == ["ann", "bob"]
+
+
+async def test_the_stream_of_a_run_that_ends_elsewhere_before_it_is_resumed_here_has_its_last_events(
+    store: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cashier = Cashier()
+    async with store() as journal, store() as other:
+        agent, elsewhere = cashier.agent(journal), cashier.agent(other, evict_after=0.0)
+        continue_evicted = agent._service._continue_evicted
+
+        async def late(head: Any, resume: Any) -> Any:
+            await elsewhere.resume("r")
+            return await continue_evicted(head, resume)
+
+        monkeypatch.setattr(agent._service, "_continue_evicted", late)
+
+        async def read() -> list[str]:
+            return [event.id async for event in agent.stream("go", run_id="r") if event.id]
+
+        async with caller(read()) as waits:
+            await evicted(agent, "r")
+            await elsewhere.approve("r")
+            assert await waits == [event.id async for event in agent.runs.events("r")]
+        assert cashier.paid == ["ann"]
 
 
 async def test_the_stream_of_an_evicted_run_has_the_pieces_of_the_answers_that_follow(

@@ -350,7 +350,11 @@ class RunService(Generic[R]):
                     try:
                         head = await self._ready(evicted)
                         if head is not None:
-                            return await self._continue_evicted(head, resume)
+                            end = await self._continue_evicted(head, resume)
+                            if evicted.follower is not None:  # another process may have ended it meanwhile
+                                head = await self.journal.head(evicted.run_id)
+                                await evicted.catch_up(self.journal, head.seq)
+                            return end
                     except RunEvicted:
                         continue  # its new question may be answered already
                     except (Held, StoreDown):  # read again later
