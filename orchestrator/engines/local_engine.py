@@ -44,6 +44,7 @@ from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
+from orchestrator.argument_names import checks_names
 from orchestrator.engines.agent import AgentRegistry, AgentResultT_co, EngineAgent, RunLimits, SubmitArguments
 from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.engine_directory import EngineLog, Registration
@@ -70,7 +71,6 @@ from orchestrator.errors import (
 from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.run_stream import RunStream

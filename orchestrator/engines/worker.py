@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from orchestrator.argument_names import checks_names
 from orchestrator.engines.agent import AgentRegistry, EngineAgent, refuse_bound
 from orchestrator.engines.dispatcher import Dispatcher
 from orchestrator.engines.engine_directory import LiveVersions
@@ -45,7 +46,6 @@ from orchestrator.errors import (
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.runtime.service.ownership import OtherDefinition
 from orchestrator.telemetry.instrument import Load

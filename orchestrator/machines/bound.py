@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from orchestrator.argument_names import refuse_unknown
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.keyword import refuse_unknown
 
 T = TypeVar("T")
 

@@ -33,8 +33,8 @@ from typing import (
 from pydantic_core import from_json, to_jsonable_python
 from typing_extensions import TypeVar  # with a default, which `typing` has since Python 3.13
 
+from orchestrator.argument_names import ELSEWHERE, refuse_unknown
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.keyword import ELSEWHERE, refuse_unknown
 from orchestrator.llm.json_schema import UnusableSchema, checker
 from orchestrator.llm.message import KINDS, PartKind
 from orchestrator.llm.port import Clock, SystemClock
@@ -152,6 +152,8 @@ Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
 Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
 """How the no-progress guard counts a repeated call."""
 
+MAX_RESULT_CHARS: Final = 20_000
+"""Characters of a result that are kept by default."""
 OnToolError: TypeAlias = Literal["return", "raise_bugs", "raise"]
 """What an exception of a tool does besides being the result of its call.
 
@@ -207,7 +209,7 @@ class ToolSpec(Generic[DepsT_contra]):
     """Whether a person must approve each call, or the rule that decides it for each call."""
     sequential: bool = False
     """Whether a call runs alone, after all earlier calls of its turn and before all later ones."""
-    max_result_chars: int = 20_000
+    max_result_chars: int = MAX_RESULT_CHARS
     """Characters of a result that are kept; 0 means no limit."""
     progress: Progress = "strict"
     """How the no-progress guard counts a repeated call."""
@@ -289,7 +291,7 @@ def tool(
     total_timeout: float | None = None,
     approval: bool | ApprovalRule = False,
     sequential: bool = False,
-    max_result_chars: int = 20_000,
+    max_result_chars: int = MAX_RESULT_CHARS,
     progress: Progress = "strict",
     plain_text: bool = False,
     max_concurrency: int = 0,

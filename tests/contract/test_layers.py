@@ -60,7 +60,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("orchestrator.machines",),
     ("orchestrator.tools",),
     ("orchestrator.llm", "orchestrator.files", "orchestrator.web"),
-    ("orchestrator.kernel",),
+    ("orchestrator.kernel", "orchestrator.argument_names"),
     ("orchestrator.around", "orchestrator.errors", "orchestrator.version", "orchestrator_guards"),
 )
 

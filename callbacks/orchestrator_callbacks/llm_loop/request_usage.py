@@ -28,6 +28,7 @@ from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.usage import is_amount
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context
+from orchestrator.tools.spec import MAX_RESULT_CHARS
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, cost_unknown, request_cost, reserve
 from orchestrator_guards.evaluation import given, row_of
@@ -201,9 +202,9 @@ def lost_answer_usage(run: LoopRun) -> Usage:
     """Return the charge for a lost answer, marked as an estimate.
 
     Its input is what the last answer reported, plus a token for every two bytes since. A result that no record has
-    counts as long as its tool may make it. Before the first answer, and after a compaction, the tools and all messages
-    are counted. Its output is `max_tokens` of the request, else the
-    largest answer of the run so far, else the model's maximum, else 4,096 tokens.
+    counts as long as its tool may make it, and as the default if there is no limit. Before the first answer, and after
+    a compaction, the tools and all messages are counted. Its output is `max_tokens` of the request, else the largest
+    answer of the run so far, else the model's maximum, else 4,096 tokens.
     """
     ctx, price = run.ctx, pricing(run)
     # Records of earlier versions have no largest answer.
@@ -228,13 +229,9 @@ def _open_results(run: LoopRun) -> int:
     length = 0
     for call, result in zip(response.tool_calls, ctx.results, strict=True):
         spec = run.deps.tools.find(call.name)
-        most = _LONGEST_RESULT if spec is None else spec.max_result_chars or _LONGEST_RESULT
+        most = MAX_RESULT_CHARS if spec is None else spec.max_result_chars or MAX_RESULT_CHARS
         length += most if result is None else len(result.content.encode(errors="replace"))
     return (length + 1) // 2
-
-
-_LONGEST_RESULT = 20_000
-"""Characters of a missing result whose tool has no limit: the default of `@tool`."""
 
 
 def charge_interrupted(run: LoopRun, seconds: float | None, arrived: int) -> int:

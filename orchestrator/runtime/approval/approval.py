@@ -15,13 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError, Corrupt, RunUnknown, TooNew
 from orchestrator.files.atomic import Hook, silent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer
 from orchestrator.kernel.journal import Journal, Posted
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
 from orchestrator.machines.approval.graph import is_approved

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, Unpa
 from typing_extensions import TypeVar
 
 from orchestrator import around
+from orchestrator.argument_names import ELSEWHERE, checks_names, refuse_unknown
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
-from orchestrator.kernel.keyword import ELSEWHERE, checks_names, refuse_unknown
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.llm.message import Message

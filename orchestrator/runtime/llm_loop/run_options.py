@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypedDict, cast
 
 from orchestrator import around
+from orchestrator.argument_names import ELSEWHERE, refuse_unknown
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.cancellation import TimeLimitPassed, called, limited
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.keyword import ELSEWHERE, refuse_unknown
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, Clock, check_params, model_name
 from orchestrator.llm.structured_output import OutputSpec

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, TypedDict
 
+from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
@@ -15,7 +16,6 @@ from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record, RunHead
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run

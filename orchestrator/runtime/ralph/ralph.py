@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
@@ -17,7 +18,6 @@ from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run

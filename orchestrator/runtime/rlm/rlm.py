@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack
 
+from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, model_name
 from orchestrator.llm.retry import RetryPolicy

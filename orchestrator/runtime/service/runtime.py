@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.keyword import checks_names
 from orchestrator.llm.port import Clock, Price, SystemClock
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.recovery import Migration
