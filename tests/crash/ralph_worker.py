@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -172,10 +172,19 @@ def deadly_files(at: int) -> tuple[type[SessionDirectory], list[str]]:
     return kind, passed
 
 
+def readable(log: bytes) -> Iterator[Any]:
+    """Yield the transitions of a log up to a line that a power loss has torn."""
+    for line in log.splitlines():
+        try:
+            yield json.loads(line)["transition"]
+        except ValueError:
+            return
+
+
 def told(result: RalphResult) -> dict[str, Any]:
     """A result as the tests compare it: all but the times, with what stands in the session."""
     path = Path(result.session_path)
-    lines = map(json.loads, (path / "transitions.jsonl").read_text().splitlines())
+    log = (path / "transitions.jsonl").read_bytes()
     names = [one.name for one in path.iterdir() if "interrupted" not in one.name]
     skip = {"transitions.jsonl", f"{result.session_id}.instructions.md"}
     return {
@@ -183,7 +192,7 @@ def told(result: RalphResult) -> dict[str, Any]:
         "reason": result.reason,
         "counts": [result.executions, result.qualified, result.reworks, result.replans, result.qa_cycles],
         "moves": [[one.seq, one.event, one.iteration] for one in result.transitions],
-        "log": [one["transition"] for one in lines],
+        "log": list(readable(log)),
         "files": {
             name: (path / name).read_text().replace(result.session_id, "SESSION")
             for name in sorted(names)

@@ -11,7 +11,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import AgentRequest
 from orchestrator.runtime.ralph.ralph import Ralph
-from orchestrator.runtime.ralph.session import NAME
+from orchestrator.runtime.ralph.session import TRANSITIONS
 from tests.with_runtime import with_runtime
 
 NO_WAIT = RetryPolicy(base=0.0, max_delay=0.0, jitter=0.0)
@@ -111,7 +111,7 @@ def question_cycle(number: int) -> str:
 
 
 def log_of(session: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (Path(session) / NAME).read_text().splitlines()]
+    return [json.loads(line) for line in (Path(session) / TRANSITIONS).read_text().splitlines()]
 
 
 def moves_of(session: str | Path) -> list[tuple[str, str, str]]:

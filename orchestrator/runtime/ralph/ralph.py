@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -449,13 +450,17 @@ class Ralph(Facade[RalphResult]):
 
     async def _drive(self, run: RalphRun, path: Iterable[Transition] = ()) -> RalphResult:
         """Drive a run while no other run is active in its session, not even one with another journal."""
+        session = SessionDirectory(Path(run.ctx.session_path))
         with ExitStack() as stack:
             try:
-                stack.enter_context(SessionDirectory(Path(run.ctx.session_path)).locked())
+                stack.enter_context(session.locked())
             except (SessionFileError, OSError):
                 await self._service.driver.release(run)
                 raise
-            return await self._service.drive(run, path)
+            result = await self._service.drive(run, path)
+            with suppress(OSError):  # the run has ended: a log that is gone does not change its result
+                await asyncio.to_thread(session.sync_log)
+            return result
 
     async def _free_id(self, session_id: str) -> str:
         """Return the id of the session's next run. Raises RunExists if the previous one has not ended."""
@@ -516,7 +521,7 @@ class Ralph(Facade[RalphResult]):
             for active in self._service.live:
                 if self._service.live.get(active).ctx.session_path == str(files.path):
                     raise RunExists(active)
-        log = files.path / ralph_log.NAME
+        log = files.path / ralph_log.TRANSITIONS
         ctx = RalphContext(
             request=request,
             session_id=files.id,

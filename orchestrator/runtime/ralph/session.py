@@ -451,6 +451,14 @@ class SessionDirectory:
         finally:
             os.close(fd)
 
+    def sync_log(self) -> None:
+        """Make the lines of transitions.jsonl durable: no resume mends those of a run that has ended."""
+        fd = os.open(self.path / TRANSITIONS, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
     # ---- private ----
 
     def _papers(self) -> dict[str, str]:
@@ -611,9 +619,6 @@ def _progress(statuses: Sequence[tuple[str, str, Marker]]) -> str:
     return tasklist.new_progress("Imported tasks") + "\n" + "\n".join(lines) + "\n"
 
 
-NAME = "transitions.jsonl"
-
-
 class SessionLog:
     """An observer that writes the transitions of runs into their sessions. `find` returns a live run."""
 
@@ -661,9 +666,9 @@ def log_line(
 def mend_log(run: RalphRun, records: Iterable[Record]) -> None:
     """Complete the log of a resumed run. Raises OSError.
 
-    The log is not synced: after a power loss any part of it may be missing or wrong.
+    It is synced when its run ends: after a power loss before that, any part of it may be missing or wrong.
     """
-    path = Path(run.ctx.session_path) / NAME
+    path = Path(run.ctx.session_path) / TRANSITIONS
     written = path.read_bytes() if path.exists() else b""
     run.ctx.log_offset = min(run.ctx.log_offset, written.rfind(b"\n") + 1)
     found = written[run.ctx.log_offset :].splitlines(keepends=True)
