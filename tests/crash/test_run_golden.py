@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
 from orchestrator.errors import TooNew
+from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RECORD_SCHEMA
 from orchestrator.kernel.outcome import Outcome
@@ -22,6 +24,7 @@ from orchestrator_guards import DIGEST_VERSION
 from tests.crash.golden import KINDS, Writer, main
 from tests.crash.invariants import check_run
 from tests.crash.outside import CALLS, Outside, agent, said_by
+from tests.journal import format_1
 
 pytestmark = pytest.mark.canary
 
@@ -36,12 +39,31 @@ WILL = {
 }
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.system("initdb"))])
+def copied(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[[str], SqliteJournal | PostgresJournal]:
+    """`copied(golden)` is a copy of a journal that an older version wrote, in each store that keeps journals."""
+
+    def copy(golden: str) -> SqliteJournal | PostgresJournal:
+        written = DATA / f"{golden}.db"
+        if request.param == "sqlite":
+            shutil.copyfile(written, tmp_path / "journal.db")
+            return SqliteJournal(tmp_path / "journal.db")
+        database: str = request.getfixturevalue("database")
+        format_1.copy_to_tables(written, database)
+        return PostgresJournal(database)
+
+    return copy
+
+
 @pytest.mark.parametrize("golden", GOLDEN)
-async def test_runs_of_an_older_version_are_as_they_were_and_go_on(golden: str, tmp_path: Path) -> None:
+async def test_runs_of_an_older_version_are_as_they_were_and_go_on(
+    golden: str, copied: Callable[[str], SqliteJournal | PostgresJournal]
+) -> None:
     expected = orjson.loads((DATA / f"{golden}.json").read_bytes())
-    shutil.copyfile(DATA / f"{golden}.db", tmp_path / "journal.db")
     outside, clock = Outside(), FakeClock()
-    async with SqliteJournal(tmp_path / "journal.db") as journal:
+    async with copied(golden) as journal:
         assert (await journal.check()).ok
         made = {head.run_id: head async for head in journal.runs()}
         found = {

@@ -1,4 +1,4 @@
-"""Rewrite a closed journal as version 1 wrote it: each record is a row with a hash of its own."""
+"""A journal as version 1 wrote it, each record a row with a hash of its own: rewritten, or copied to PostgreSQL."""
 
 # ruff: noqa: S608  only our own text
 
@@ -13,6 +13,7 @@ import orjson
 import psycopg
 
 from orchestrator.journal.codec import chained
+from orchestrator.journal.postgres import session
 from orchestrator.journal.sqlite.high_water import mark_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.kernel.journal import NO_HASH
@@ -98,3 +99,21 @@ def rewrite_tables(dsn: str) -> None:
         db.execute("DROP TABLE run_tag")
         db.execute("ALTER TABLE run RENAME COLUMN last_hash TO head")
         db.execute("UPDATE meta SET version = 1")
+
+
+def copy_to_tables(path: Path, dsn: str) -> None:
+    """Copy the runs and records of a SQLite journal of version 1 to a new PostgreSQL journal of version 1."""
+    source = apsw.Connection(
+        f"{path.as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    )
+    with psycopg.connect(dsn, options="-c search_path=orchestrator") as db:
+        db.execute("CREATE SCHEMA orchestrator")
+        db.execute(session.TABLES.encode())
+        columns = f"id, {FIXED}, epoch, seq, head, progress, status, reason, updated_at, requests"
+        for row in source.execute(f"SELECT {columns} FROM run"):
+            places = ", ".join(["%s"] * len(row))
+            db.execute(f"INSERT INTO run({columns}) OVERRIDING SYSTEM VALUE VALUES ({places})".encode(), row)
+        for key, *record in source.execute("SELECT key, epoch, kind, body, hash FROM record"):
+            values = (key >> SHIFT, key & LAST, *record)
+            db.execute("INSERT INTO record VALUES (%s, %s, %s, %s, %s, %s)", values)
+    source.close()
