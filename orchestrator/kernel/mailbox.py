@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,14 +41,14 @@ class Signal:
 class Mailbox:
     """Signals for one run, each id once. Only the driver that owns the run reads it."""
 
-    __slots__ = ("_decisions", "_early", "_listener", "_messages", "_news", "_run", "_seen", "_signals")
+    __slots__ = ("_decisions", "_early", "_events", "_listener", "_messages", "_news", "_run", "_seen")
 
     def __init__(self) -> None:
         # Most runs never get a signal, so an empty mailbox has no containers of its own.
-        self._signals: tuple[Signal, ...] = ()
-        self._decisions: tuple[Signal, ...] = ()
-        self._messages: tuple[Signal, ...] = ()
-        self._early: tuple[Signal, ...] = ()
+        self._events: deque[Signal] | None = None
+        self._decisions: deque[Signal] | None = None
+        self._messages: deque[Signal] | None = None
+        self._early: deque[Signal] | None = None
         self._seen: dict[str, None] | None = None
         self._news: asyncio.Event | None = None
         self._listener: Callable[[Any, Signal], None] | None = None
@@ -62,15 +63,15 @@ class Mailbox:
                 return False
             self._seen[signal.id] = None
         if signal.asks == "event":
-            self._signals += (signal,)
+            self._events = _added(self._events, signal)
         elif signal.asks == "decision":
-            self._decisions += (signal,)
+            self._decisions = _added(self._decisions, signal)
         elif signal.asks == "message":
-            self._messages += (signal,)
+            self._messages = _added(self._messages, signal)
         elif self._listener is not None:
             self._listener(self._run, signal)
         else:
-            self._early += (signal,)
+            self._early = _added(self._early, signal)
         if self._news is not None:
             self._news.set()
         return True
@@ -81,18 +82,15 @@ class Mailbox:
 
     def take(self) -> Signal | None:
         """Return the oldest signal with an event, or None."""
-        first, self._signals = self._signals[:1], self._signals[1:]
-        return first[0] if first else None
+        return self._events.popleft() if self._events else None
 
     def decision(self) -> Signal | None:
         """Return the oldest answer to a question, or None."""
-        first, self._decisions = self._decisions[:1], self._decisions[1:]
-        return first[0] if first else None
+        return self._decisions.popleft() if self._decisions else None
 
     def message(self) -> Signal | None:
         """Return the oldest unread message, or None."""
-        first, self._messages = self._messages[:1], self._messages[1:]
-        return first[0] if first else None
+        return self._messages.popleft() if self._messages else None
 
     @property
     def unread(self) -> bool:
@@ -102,11 +100,11 @@ class Mailbox:
     @property
     def unread_answers(self) -> tuple[Signal, ...]:
         """The unread answers."""
-        return self._decisions
+        return tuple(self._decisions or ())
 
     async def wait(self) -> None:
         """Return when `take` has something to return."""
-        await self.until(lambda: bool(self._signals))
+        await self.until(lambda: bool(self._events))
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Return when `ready` returns True; it is called now and after each post."""
@@ -126,9 +124,16 @@ class Mailbox:
         """Pass `run` and each request to stop, pause or resume to `listener` when it is posted; None stores them."""
         self._listener, self._run = listener, run
         if listener is not None:
-            early, self._early = self._early, ()
-            for signal in early:
+            early, self._early = self._early, None
+            for signal in early or ():
                 listener(run, signal)
 
     def __len__(self) -> int:
-        return len(self._signals) + len(self._early) + len(self._decisions) + len(self._messages)
+        return sum(len(queue or ()) for queue in (self._events, self._early, self._decisions, self._messages))
+
+
+def _added(queue: deque[Signal] | None, signal: Signal) -> deque[Signal]:
+    if queue is None:
+        return deque((signal,))
+    queue.append(signal)
+    return queue
