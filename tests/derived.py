@@ -24,6 +24,7 @@ from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
 from tests import endings_table
+from tests.benchmarks import aims
 from tests.benchmarks.peers.ergonomics.table import concepts
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
@@ -181,6 +182,7 @@ PLACES = (
     Place(endings_table.GUIDE, "endings", "", endings_table.table),
     Place("README.md", "comparison", "", comparison),
     Place("tests/benchmarks/README.md", "evidence", "", evidence),
+    Place("tests/benchmarks/README.md", "aims", "", aims.table),
     Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
     Place(ERGONOMICS_GUIDE, "concepts", "", concepts),
     *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),

@@ -309,14 +309,25 @@ AIMS: Final = (
 )
 
 
+def rows(results: Mapping[str, Any], taken: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the rows of the table, the heads first."""
+    told = Told(results)
+    return [HEADS, *(aim.row(told, taken) for aim in AIMS)]
+
+
+def table() -> str:
+    """Return the table of the figures that are kept as Markdown."""
+    heads, *others = rows(json.loads(PEERS.read_text(encoding="utf-8")), kept())
+    cells = [heads, ("-",) * len(heads), *((*row[:-1], f"`{row[-1]}`") for row in others)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
 def lines(results: Mapping[str, Any], taken: Mapping[str, Any] | None = None) -> Iterator[str]:
     """Yield the table."""
-    told = Told(results)
-    rows = [HEADS, *(aim.row(told, taken or {}) for aim in AIMS)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    cells = rows(results, taken or {})
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def kept() -> dict[str, Any]:

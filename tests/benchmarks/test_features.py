@@ -43,7 +43,7 @@ def test_the_tables_of_the_guides_are_those_of_the_results() -> None:
 
 def test_the_table_has_a_row_for_each_feature_and_each_figure() -> None:
     rows = comparison().splitlines()
-    assert len(rows) == 2 + len(FEATURES) + len(FIGURES)
+    assert len(rows) == 3 + len(FEATURES) + len(FIGURES)
     assert {len(row.split("|")) for row in rows} == {len(LIBRARIES) + 4}
 
 

@@ -39,12 +39,15 @@ FIGURES = (
 def comparison() -> str:
     """Return the table of README.md: features, then figures."""
     heads = ["", *LIBRARIES.values(), TEMPORAL]
+    versions = {
+        one["name"]: next(iter(one["versions"].values()), "-") for one in _read("peers")["contestants"]
+    }
     features = [
         [feature.title, *(row["cells"][name]["value"] for name in LIBRARIES), feature.documented.value]
         for feature, row in zip(FEATURES, _read("features")["features"], strict=True)
     ]
     figures = [[one.title, *(_figure(one, name) for name in LIBRARIES), "-"] for one in FIGURES]
-    return _table(heads, [*features, *figures])
+    return _table(heads, [["version", *map(versions.__getitem__, LIBRARIES), "-"], *features, *figures])
 
 
 def evidence() -> str:
