@@ -51,7 +51,7 @@ from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.screen import Screen, error_of
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings
-from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists, RunUnknown
+from orchestrator.errors import ConfigError, RunError, RunExists, RunUnknown
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.fact import Fact, Observer, RunParked, RunStarted, ToolError, Transition
@@ -67,6 +67,7 @@ from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
 from orchestrator.runtime.llm_loop.run_options import Prompt
+from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.service.arguments import check_run_id
 from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
@@ -457,11 +458,11 @@ class SupervisedRun:
             self._asking.discard(run_id)
 
     async def _remind(self) -> None:
-        """Print the number of open runs without an owner."""
-        waiting = 0
-        with suppress(Corrupt):  # of other runs; `doctor` reports it
-            async for head in self._store.journal.runs():
-                waiting += head.status != "ended" and head.owner is None
+        """Print the number of other open runs without an owner, of those that `runs list` shows."""
+        page = await read_page(self._store.journal)  # `doctor` reports damaged ones
+        waiting = sum(
+            head.status != "ended" and head.owner is None and head.run_id != self.run_id for head in page.runs
+        )
         if waiting:
             verb, has = ("is", "has") if waiting == 1 else ("are", "have")
             complain(

@@ -15,12 +15,14 @@ import pytest
 
 from orchestrator import Agent
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import ENGINE
 from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.service.runtime import Runtime
 from tests.cli.parked import agents, bodies, parked, stored
-from tests.cli.recorded import JOURNAL
+from tests.cli.recorded import JOURNAL, Tape, record
 from tests.cli.test_stop import until
 from tests.cli.test_terminal import Terminal
 from tests.ending import rest
@@ -271,6 +273,22 @@ def test_other_runs_that_nobody_has_are_said_in_one_line(cli: Cli, folder: Path)
     assert done.code == 0
     parked(folder, "run-2")
     assert "2 other runs are open and have no owner: " in cli(*ASK, "python:models:model", *at).err
+
+
+def test_a_run_that_no_list_shows_is_no_other_run(cli: Cli) -> None:
+    """The check of `doctor` and engines are runs of the journal too; a continued run is not another one."""
+    cli(*ASK, "python:models:model", "--run-id", "ended")
+    assert cli("doctor").code == 0
+    record(Tape("engine-1", graph=ENGINE).begin(), path=".orchestrator/journal.db")
+    shown = cli("runs", "list", "--all").out
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == ["engine-1", "doctor", "ended"]
+    assert cli(*ASK, "python:models:model").err == ""
+    assert cli("runs", "resume").out == "no run is open\n"
+    assert cli("runs", "migrate", "--dry-run").out == "no run is in flight\n"
+
+    record(Tape("open", fingerprint=LLM_LOOP.fingerprint).begin(), path=".orchestrator/journal.db")
+    done = cli(*ASK, "python:models:model", "--run-id", "open", "--continue")
+    assert (done.code, done.err) == (0, "")
 
 
 def test_what_keeps_it_from_beginning_makes_no_journal(

@@ -41,6 +41,7 @@ from orchestrator.kernel.journal import (
 )
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.run_record import loop_codec
+from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.service.recovery import Migration, Recovery
 
 
@@ -386,8 +387,8 @@ def migrate(options: MigrateOptions) -> int:
 
 
 async def _flights(store: OpenStore) -> list[OpenRunVersion]:
-    heads, _ = await store.heads()
-    return [await _flight(store, head) for head in heads if head.status != "ended"]
+    page = await read_page(store.journal, "age")
+    return [await _flight(store, head) for head in page.runs if head.status != "ended"]
 
 
 async def _flight(store: OpenStore, head: RunHead) -> OpenRunVersion:

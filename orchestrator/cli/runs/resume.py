@@ -39,6 +39,7 @@ from orchestrator.providers.named_model import ModelChoice
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.run_record import history_of, loop_codec, repeated_work
+from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.service.arguments import SHARED, stored_data
 from orchestrator.runtime.service.recovery import Recovery
 
@@ -212,9 +213,10 @@ def list_open(journal: Address | None, *, json: bool) -> int:
                 model = () if launch.model else ("--model", "SPEC")
                 say(f"    {store.command('resume', one.run_id, *model)}")
         if not json:
-            heads, _ = await store.heads()
             others = Counter(
-                head.graph for head in heads if head.status != "ended" and head.graph != LLM_LOOP.name
+                head.graph
+                for head in (await read_page(store.journal)).runs
+                if head.status != "ended" and head.graph != LLM_LOOP.name
             )
             more = "".join(
                 f"; {count} of graph {shown(name)!r}, for another program" for name, count in others.items()
