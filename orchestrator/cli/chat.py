@@ -27,7 +27,7 @@ from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, json_text, say, shown
-from orchestrator.cli.run import TextPrinter, logging_to, new_id, note_of
+from orchestrator.cli.run import TextPrinter, complain_of_tools, logging_to, new_id, note_of
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.question import TYPED, answer_typed
 from orchestrator.cli.runs.store import OpenStore, journal_file
@@ -207,6 +207,7 @@ class ChatSession:
             return Exit.FAILED
         if result is None:
             return Exit.CANCELLED
+        complain_of_tools(result.tool_errors)
         if (note := note_of(result)) is not None:
             complain(note)
         return EXIT_CODES[result.outcome]

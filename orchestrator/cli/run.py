@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -54,7 +54,15 @@ from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError, RunError, RunExists, RunUnknown
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
-from orchestrator.kernel.fact import Fact, Observer, RunParked, RunStarted, ToolError, Transition
+from orchestrator.kernel.fact import (
+    Fact,
+    Observer,
+    RunParked,
+    RunStarted,
+    ToolError,
+    ToolExecution,
+    Transition,
+)
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.live_event import ModelRequestRetried, RunEvent, TextDelta, ToolProgress
@@ -73,6 +81,7 @@ from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.tools.tool_error import traceback_of
+from orchestrator_callbacks.llm_loop.admission import KEPT_ERRORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +246,7 @@ def print_result(result: Result, totals: str | None, *, shown_already: bool = Fa
         complain(fault)
 
 
-def complain_of_tools(errors: Sequence[ToolError]) -> None:
+def complain_of_tools(errors: Collection[ToolError]) -> None:
     """Print the exceptions of tools on standard error: a line for each kind, with --traceback where each came from."""
     if GIVEN.get(Options()).traceback:
         for error in errors:
@@ -591,6 +600,8 @@ class RunView(Generic[C, R]):
         self.run_id = run_id
         self.lost = False
         self.screen = None if screen is None else screen(self._lose)
+        self.tool_errors: deque[ToolError] = deque(maxlen=KEPT_ERRORS)
+        """The last exceptions of its tools, and of those of its child runs."""
         self._graph = graph.name
         self._address = address
         self._service: C | None = None
@@ -617,7 +628,9 @@ class RunView(Generic[C, R]):
             raise ConfigError(shown(str(error), 4_000)) from error
 
     def observe(self, fact: Fact) -> None:
-        """Record that the run has started."""
+        """Record that the run has started, and the exceptions of tools."""
+        if isinstance(fact, ToolExecution) and fact.error is not None:
+            self.tool_errors.append(fact.error)
         if not isinstance(fact, RunStarted) or fact.graph != self._graph:
             return
         if self.run_id is None:

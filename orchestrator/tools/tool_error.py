@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, ToolRaised
 from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import encodable
 from orchestrator.tools.spec import OnToolError, ToolSpec, function_of
+
+if TYPE_CHECKING:
+    from orchestrator.tools.result import ToolResult
 
 ON_TOOL_ERROR: Final = "ORCHESTRATOR_ON_TOOL_ERROR"
 """Environment variable for runs and tools that do not say it; the pytest plugin sets it to `raise_bugs`."""
@@ -67,11 +70,25 @@ def tool_error(spec: ToolSpec, error: BaseException, why: str) -> ToolError:
     return found
 
 
-def ends_run(error: ToolError, own: OnToolError | None, of_run: OnToolError | None) -> bool:
-    """Return whether an exception ends the run: the tool's own option counts before that of the run.
+def raise_tool_error(
+    results: Iterable[ToolResult | None],
+    find: Callable[[str], ToolSpec | None],
+    of_run: OnToolError | None = None,
+) -> None:
+    """Raise ToolRaised if an exception of a turn, whose calls all have their results, ends the run.
 
     Raises ConfigError for an environment variable with another word.
     """
+    for error in [result.error for result in results if result is not None]:
+        if error is None:
+            continue
+        spec = find(error.tool)
+        if _ends_run(error, None if spec is None else spec.errors, of_run):
+            raise ToolRaised(error) from error.error
+
+
+def _ends_run(error: ToolError, own: OnToolError | None, of_run: OnToolError | None) -> bool:
+    """Return whether an exception ends the run: the tool's own option counts before that of the run."""
     choice = own or of_run or os.environ.get(ON_TOOL_ERROR) or "return"
     if choice not in (words := get_args(OnToolError)):
         raise ConfigError(f"{ON_TOOL_ERROR} is {choice!r}; it must be one of: {', '.join(words)}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.tools.tool_error import ON_TOOL_ERROR
 from tests.cli.test_terminal import Terminal
 
 Cli = Callable[..., Any]
@@ -56,6 +57,22 @@ def mine(journal):
 
 def watched(journal, observers):
     return Agent(FunctionLLM(talker), journal=journal, observers=observers, name="watched")
+
+
+@tool(effect="pure")
+def price(item: str) -> int:
+    """Return the price of an item."""
+    return {}[item]
+
+
+async def shopper(request):
+    """Ask for a price, and say what came back."""
+    last = request.messages[-1]
+    return f"told: {last.text}" if last.role == "tool" else ToolCall("1", "price", '{"item": "A1"}')
+
+
+def shop(journal):
+    return Agent(FunctionLLM(shopper), tools=[price], journal=journal, observers=(), name="shop")
 
 
 def pipeline(journal):
@@ -189,6 +206,17 @@ def test_sigterm_ends_the_chat_with_a_tidy_terminal_and_leaves_the_run_open(
 
 def piped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def test_errors_of_tools_are_printed_after_the_answer(
+    cli: Cli, talking: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ON_TOOL_ERROR, raising=False)
+    at = next(number for number, line in enumerate(MODELS.splitlines(), 1) if "{}[item]" in line)
+    piped(monkeypatch, "one\ntwo")
+    done = cli("chat", "--agent", "mine:shop")
+    assert (done.code, done.out.count("told: ")) == (0, 2)
+    assert done.err == f"orchestrator: tool price raised KeyError: 'A1' (mine.py:{at})\n" * 2
 
 
 def test_each_line_of_a_pipe_is_a_prompt(cli: Cli, talking: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.tools.tool_error import ON_TOOL_ERROR
 from tests.cli.test_stop import until
 
 Cli = Callable[..., Any]
@@ -24,7 +25,8 @@ MODELS = '''
 import threading
 from pathlib import Path
 
-from orchestrator import Response, Usage
+from orchestrator import Response, Usage, tool
+from orchestrator.providers.scripted import call
 from orchestrator.testing import FunctionLLM, ScriptedLLM
 
 
@@ -74,9 +76,25 @@ def hangs_once(request):
     return "```repl\\nfound = f'{len(context)} characters, kept: {\\"kept\\" in dir()}'\\n```\\nFINAL_VAR(found)"
 
 
+def looks():
+    return ScriptedLLM([[call("price", item="A1"), call("price", item="A1")], "I cannot find it."])
+
+
 def double(text: str) -> str:
     """Say it twice."""
     return text + text
+
+
+@tool(effect="pure")
+def price(item: str) -> int:
+    """Return the price of an item."""
+    return {}[item]
+
+
+@tool(effect="pure", errors="raise_bugs", name="price")
+def strict(item: str) -> int:
+    """Return the price of an item."""
+    return {}[item]
 '''
 
 
@@ -108,6 +126,30 @@ def test_code_mode_answers_a_question_about_a_file(cli: Cli) -> None:
         ("PROMPTING", "DONE"),
     ]
     assert re.search(r"r1 +- +code_mode +ended +completed", cli("runs", "list").out)
+
+
+def test_errors_of_tools_are_printed_at_the_end_and_end_the_run_if_the_tool_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ON_TOOL_ERROR, raising=False)
+    lines = MODELS.splitlines()
+    first, second = (number for number, line in enumerate(lines, 1) if line == "    return {}[item]")
+    ask = ("rlm", "run", "book.txt", "--prompt", "Price?", "--mode", "tools", *model("looks"), "--tool")
+    done = cli(*ask, "rlm_models:price")
+    assert (done.code, done.out.splitlines()[-1].split(";")[0]) == (0, "outcome: completed")
+    assert done.err == f"orchestrator: tool price raised KeyError: 'A1' (rlm_models.py:{first}) ×2\n"
+
+    done = cli(*ask, "rlm_models:strict", "--json", "--run-id", "r2")
+    assert (done.code, json.loads(done.out)["reason"]) == (1, "tool_error")
+    raised = f"tool price raised KeyError: 'A1' (rlm_models.py:{second})"
+    assert done.err == (
+        f"orchestrator: the run ended as failed (tool_error): {raised}\norchestrator: {raised} ×2\n"
+    )
+    shown = cli("runs", "show", "r2")
+    assert (shown.code, "ended: failed (tool_error" in shown.out) == (0, True)
+
+    done = cli("--traceback", *ask, "rlm_models:price")
+    assert done.err.count(f'rlm_models.py", line {first}, in price') == 2
 
 
 def test_tools_mode_answers_with_tools(cli: Cli) -> None:

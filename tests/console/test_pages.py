@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from pathlib import Path
 
 import pytest
 
@@ -238,6 +240,28 @@ async def test_the_page_of_health_names_engines_owners_and_the_oldest_question(
     assert "Alive" in page
     assert "in memory" in page
     assert 'href="/inbox?run=asks"' in page
+
+
+async def test_an_error_of_a_tool_is_shown_with_type_file_and_line_and_with_content_its_message(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    @tool(effect="pure", errors="return")
+    def amount(order: str) -> int:
+        """Return the amount of an order."""
+        return {"A2": 500}[order]  # the fault
+
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = next(number for number, text in enumerate(source, 1) if text.endswith("# the fault"))
+    await agent(journal, said(call("amount", order="A1")), said(text="No."), tools=[amount]).run(
+        "?", run_id="r1"
+    )
+    client = Client(readable(runs))
+    bare, whole = [
+        html.unescape((await client.get(f"/runs/r1{more}")).text) for more in ("", "?content=shown")
+    ]
+    for page in (bare, whole):
+        assert re.search(rf"error KeyError test_pages\.py:{line}, \d+ ms", page)
+    assert ("'A1'" in bare, "'A1'" in whole) == (False, True)
 
 
 async def test_records_are_shown_without_content_and_page_by_page(journal: MemoryJournal, runs: Runs) -> None:

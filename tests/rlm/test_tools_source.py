@@ -21,11 +21,12 @@ from orchestrator import (
     Verdict,
     tool,
 )
-from orchestrator.errors import ConfigError, LimitReached
+from orchestrator.errors import ConfigError, LimitReached, ToolRaised
 from orchestrator.machines.rlm.model import MaxIterationsReached
 from orchestrator.providers.scripted import call
 from orchestrator.rlm import KeepEnds, RlmLimits, ToolsModeSource, ToolsModeState, build_tools_mode_machine
 from orchestrator.testing import ScriptedLLM
+from orchestrator.tools.tool_error import ENDED, ON_TOOL_ERROR
 from orchestrator.tools.tool_set import ToolSet
 
 S = ToolsModeState
@@ -165,6 +166,47 @@ async def test_a_call_that_goes_wrong_is_a_result_that_the_model_reads_and_no_en
     assert words in results(ctx)[0]
     assert llm.requests[1].messages[-1].is_error
     assert ctx.final_answer == "gave up"
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised", "of_process", "ends"),
+    [
+        (None, KeyError, None, False),
+        ("return", KeyError, "raise_bugs", False),
+        ("raise_bugs", KeyError, None, True),
+        ("raise_bugs", OSError, None, False),
+        ("raise", OSError, None, True),
+        (None, KeyError, "raise_bugs", True),
+    ],
+)
+async def test_an_exception_ends_the_run_if_the_tool_says_so_once_the_other_calls_have_results(
+    monkeypatch: pytest.MonkeyPatch, errors: Any, raised: type[Exception], of_process: str | None, ends: bool
+) -> None:
+    monkeypatch.delenv(ON_TOOL_ERROR, raising=False)
+    if of_process is not None:
+        monkeypatch.setenv(ON_TOOL_ERROR, of_process)
+
+    @tool(effect="pure", errors=errors)
+    def breaks() -> None:
+        """Break."""
+        raise raised("A1")
+
+    told: list[ToolResult] = []
+    llm, ctx = (
+        ScriptedLLM([[call("breaks"), call("add", one=1, other=2)], "gave up"]),
+        ToolsModeContext(prompt="p"),
+    )
+    if ends:
+        with pytest.raises(
+            ToolRaised, match=rf"tool breaks raised {raised.__name__}: .*A1.* \(test_tools_source.py:\d+\)"
+        ):
+            await ran(llm, ctx, (add, breaks), on_result=told.append)
+    else:
+        await ran(llm, ctx, (add, breaks), on_result=told.append)
+    ENDED.clear()  # the plugin would fail this test
+    assert sorted(one.content for one in told if one.outcome == "ok") == ["3"]
+    assert len(told) == 2
+    assert (ctx.final_answer, len(llm.requests)) == ((None, 1) if ends else ("gave up", 2))
 
 
 async def test_a_tool_knows_its_call_by_the_context_that_it_is_given() -> None:

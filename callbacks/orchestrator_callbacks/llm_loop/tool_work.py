@@ -8,13 +8,13 @@ from typing import Literal
 
 import orjson
 
-from orchestrator.errors import RunError, ToolRaised
-from orchestrator.kernel.fact import RolledBack, ToolError, ToolExecution
+from orchestrator.errors import RunError
+from orchestrator.kernel.fact import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequired
 from orchestrator.tools.result import ToolResult, cut, explain, mark_of
 from orchestrator.tools.spec import ToolContext
-from orchestrator.tools.tool_error import ends_run
+from orchestrator.tools.tool_error import raise_tool_error
 from orchestrator.tools.tool_set import ReadArguments
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
@@ -47,27 +47,15 @@ async def run_calls(run: LoopRun) -> None:
     try:
         if ctx.ledger.asked or ctx.ledger.started:
             await _recover(run)
-        await _execute(run)
-        if ctx.tool_errors:
-            _raise_tool_error(run)  # before a person is asked about the other calls
-        while ctx.ledger.asked:
-            await human_input.await_answers(run)
+        while True:
             await _execute(run)
-            if ctx.tool_errors:
-                _raise_tool_error(run)
+            if ctx.tool_errors:  # before a person is asked about the other calls
+                raise_tool_error(ctx.results, run.deps.tools.find, ctx.limits.on_tool_error)
+            if not ctx.ledger.asked:
+                break
+            await human_input.await_answers(run)
     finally:
         _report(run)
-
-
-def _raise_tool_error(run: LoopRun) -> None:
-    """Raise ToolRaised if an exception of this turn ends the run. The other calls of the turn have their results."""
-    for result in run.ctx.results:
-        error: ToolError | None = result.error
-        if error is None:
-            continue
-        spec = run.deps.tools.find(error.tool)
-        if ends_run(error, None if spec is None else spec.errors, run.ctx.limits.on_tool_error):
-            raise ToolRaised(error) from error.error
 
 
 def may_overlap(run: LoopRun) -> bool:

@@ -1,7 +1,7 @@
 """Tools mode: its event source, which calls the model and runs its tool calls, and its hooks.
 
 Each hook gets the event that leaves its state from the run's event source. Tools run as in the LLM loop: concurrently
-within a turn; an error or an unknown name becomes a result for the model.
+within a turn; an error or an unknown name becomes a result for the model, unless `@tool(errors=…)` ends the run by it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from orchestrator.machines.rlm.tools_mode import (
 )
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.tool_error import raise_tool_error
 from orchestrator.tools.tool_set import Around, Before, ToolSet
 from orchestrator_callbacks.llm_loop.admission import cut_off
 from orchestrator_callbacks.rlm import conversation
@@ -131,7 +132,7 @@ class ToolsModeSource:
         for result in filter(None, done):
             self._on_result(result)
         most = ctx.limits.max_concurrent_tools
-        return await self._tools.execute_all(
+        results = await self._tools.execute_all(
             ctx.calls,
             self._context_for,
             max_concurrent=most,
@@ -140,6 +141,8 @@ class ToolsModeSource:
             done=done,
             around=self._around,
         )
+        raise_tool_error(results, self._tools.find)
+        return results
 
     async def _ask_last(self, ctx: ToolsModeContext, results: list[Message]) -> MaxIterationsReached:
         """Request the final answer without tools. Returns no answer if a budget refuses the request."""

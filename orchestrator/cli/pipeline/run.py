@@ -19,7 +19,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import check_picture, complain, json_text, save_picture, say, say_json, shown
 from orchestrator.cli.pipeline.spec import CommandStage, PipelineSpec, evaluation_json, validation_json
 from orchestrator.cli.resumption import ResumeOptions, check_output
-from orchestrator.cli.run import RunView, error_json, logging_to, new_id, transition_json
+from orchestrator.cli.run import RunView, complain_of_tools, error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import many, words
 from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.store import OpenStore, at_journal, confirm_take_over, journal_file
@@ -205,7 +205,9 @@ def conducted(
         result = run_async(watched.run(pipeline, journal, go))
     if watched.lost:
         return Exit.PIPE
-    return print_result(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
+    code = print_result(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
+    complain_of_tools(watched.tool_errors)
+    return code
 
 
 # ---- output ----

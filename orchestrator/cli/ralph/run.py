@@ -27,7 +27,7 @@ from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.answer import AnswerSource, read_answers
 from orchestrator.cli.ralph.session import RunOrSession, counted, rows, run_named, settled, task_json
-from orchestrator.cli.run import RunView, error_json, logging_to, transition_json
+from orchestrator.cli.run import RunView, complain_of_tools, error_json, logging_to, transition_json
 from orchestrator.cli.runs.phrase import call_json, table, usage_phrase, words
 from orchestrator.cli.runs.store import at_journal, confirm_take_over, journal_file, owned_elsewhere
 from orchestrator.cli.screen import RunTally, Screen
@@ -344,7 +344,9 @@ def conducted(
             return _left(view, watched.run_id or "", look)
     if watched.lost:
         return Exit.PIPE
-    return print_result(result, view)
+    code = print_result(result, view)
+    complain_of_tools(watched.tool_errors)
+    return code
 
 
 def _one_at_a_time(session: Path) -> None:

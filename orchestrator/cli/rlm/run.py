@@ -20,7 +20,15 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.resumption import check_output
 from orchestrator.cli.rlm.isolation import LeastOption, level_of
-from orchestrator.cli.run import RunView, error_json, logging_to, new_id, note_of, transition_json
+from orchestrator.cli.run import (
+    RunView,
+    complain_of_tools,
+    error_json,
+    logging_to,
+    new_id,
+    note_of,
+    transition_json,
+)
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import at_journal, confirm_take_over, journal_file
 from orchestrator.cli.screen import Screen
@@ -277,7 +285,9 @@ def conducted(
         result = run_async(watched.run(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
-    return print_result(result, view)
+    code = print_result(result, view)
+    complain_of_tools(watched.tool_errors)
+    return code
 
 
 # ---- output ----
