@@ -29,7 +29,7 @@ from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import complain, json_text, say, shown
 from orchestrator.cli.run import TextPrinter, complain_of_tools, logging_to, new_id, note_of
 from orchestrator.cli.runs import question
-from orchestrator.cli.runs.question import TYPED, answer_typed
+from orchestrator.cli.runs.question import answer_typed, answered_here
 from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings
@@ -286,8 +286,9 @@ class _Questions:
                 await self._decide(run_id, one)
 
     async def _decide(self, run_id: str, asked: Question) -> None:
-        say("\n".join(question.described(self._store, run_id, asked, (), time.time())))
-        if keyboard.present() and asked.why in TYPED:
+        here = answered_here(asked)
+        say("\n".join(question.described(self._store, run_id, asked, (), time.time(), here=here)))
+        if here:
             work = run_id, asked.key
             self.asking.add(work)
             if await answer_typed(self._agent, self._store, run_id, asked, self._answered[work]):

@@ -46,7 +46,7 @@ from orchestrator.cli.output import (
 )
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.question import TYPED, answer_typed
+from orchestrator.cli.runs.question import answer_typed, answered_here
 from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.screen import Screen, error_of
 from orchestrator.cli.spread import spread
@@ -70,7 +70,7 @@ from orchestrator.llm.message import Message
 from orchestrator.llm.run_event import ModelRequestFinished, RunFinished, ToolFinished
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import WHY
+from orchestrator.machines.question import WHY, Question
 from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
@@ -440,9 +440,10 @@ class SupervisedRun:
                     f"  {self._store.command('resume', fact.run_id)}",
                 ]
             if questions:
-                lines.append(f"\nrun {shown(fact.run_id)} waits for a person; answer from another terminal:")
+                how = "" if all(map(answered_here, questions)) else "; answer from another terminal"
+                lines.append(f"\nrun {shown(fact.run_id)} waits for a person{how}:")
             for one in questions:
-                lines += question.described(self._store, fact.run_id, one, (), time.time())
+                lines += self._described(fact.run_id, one)
             if lines and self.screen is not None:
                 self.screen.notice("\n".join(lines))
                 if keyboard.present():
@@ -457,14 +458,18 @@ class SupervisedRun:
         questions = await agent.pending(run_id)
         with screen.still():
             for one in questions:
-                if one.why not in TYPED:
+                if not answered_here(one):
                     continue
                 if len(questions) > 1:  # output of other questions has moved it up
-                    screen.notice("\n".join(question.described(self._store, run_id, one, (), time.time())))
+                    screen.notice("\n".join(self._described(run_id, one)))
                 self._asking.add(run_id)
                 if not await answer_typed(agent, self._store, run_id, one, self._answered[run_id]):
                     return
             self._asking.discard(run_id)
+
+    def _described(self, run_id: str, asked: Question) -> Iterator[str]:
+        here = answered_here(asked)
+        return question.described(self._store, run_id, asked, (), time.time(), here=here)
 
     async def _remind(self) -> None:
         """Print the number of other open runs without an owner, of those that `runs list` shows."""

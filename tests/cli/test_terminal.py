@@ -140,6 +140,22 @@ def test_who_looks_on_says_yes_at_the_terminal_and_the_call_runs(start: Start, f
     assert "run look?" not in terminal.text
 
 
+@pytest.mark.parametrize("command", [PAYING, ("chat", *PAYING[4:])], ids=["run", "chat"])
+def test_commands_that_answer_are_printed_only_where_no_terminal_can(
+    start: Start, folder: Path, command: tuple[str, ...]
+) -> None:
+    terminal = Terminal(start, *command)
+    if command[0] == "chat":
+        terminal.until("\x1b[?2004h")  # the editor reads
+        os.write(terminal.ours, b"pay\r")
+    terminal.until("run pay? type y or n, or answer from another terminal:")
+    assert re.search(r"\n      elsewhere  orchestrator runs show \S+\n", terminal.text)
+    assert not re.search(r"orchestrator runs (approve|reject|respond)", terminal.text)
+    os.write(terminal.ours, b"y\n")
+    terminal.until("Done.")
+    assert (folder / "paid").read_text() == "3\n"
+
+
 def test_who_looks_on_says_no_at_the_terminal_and_the_model_reads_that(start: Start, folder: Path) -> None:
     terminal = Terminal(start, *PAYING)
     terminal.until("run pay? type y or n")

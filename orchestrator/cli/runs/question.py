@@ -237,11 +237,12 @@ def described(  # noqa: PLR0917 - every fact about one question
     resumption: str | None = None,
     *,
     full: bool = False,
+    here: bool = False,
 ) -> Iterator[str]:
     """Yield the lines of a question: the call, its deadline, and how to answer, or who answered.
 
     `resumption` resumes the run. Without `full`, a call that does not fit on a screen is cut, and its digest is not
-    shown.
+    shown. With `here` the answer is typed at this terminal: one command stands for those that answer.
     """
     yield from _call(store, run_id, question, full=full)
     if question.expires_at:
@@ -256,9 +257,17 @@ def described(  # noqa: PLR0917 - every fact about one question
     if (said := next((one for one in unread if one.body.get("call") == question.key), None)) is not None:
         yield f"      answered   {said.kind} by {shown(said.by or 'unknown', 80)}, not read yet"
         return
+    if here:
+        yield f"      elsewhere  {store.command('show', run_id)}"
+        return
     for command, meaning in answers(store, run_id, question, full=full):
         yield f"      {meaning}:"
         yield f"          {command}"
+
+
+def answered_here(question: Question) -> bool:
+    """Return whether a person can answer the question at this terminal."""
+    return keyboard.present() and question.why in TYPED
 
 
 def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> Iterator[str]:
