@@ -13,7 +13,6 @@ import orjson
 import psycopg
 
 from orchestrator.journal.codec import chained
-from orchestrator.journal.postgres import session
 from orchestrator.journal.sqlite.high_water import mark_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.kernel.journal import NO_HASH
@@ -103,6 +102,8 @@ def rewrite_tables(dsn: str) -> None:
 
 def copy_to_tables(path: Path, dsn: str) -> None:
     """Copy the runs and records of a SQLite journal of version 1 to a new PostgreSQL journal of version 1."""
+    from orchestrator.journal.postgres import session  # the tests of the core run without this store
+
     source = apsw.Connection(
         f"{path.as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     )
