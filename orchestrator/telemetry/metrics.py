@@ -23,6 +23,7 @@ import logging
 import math
 import os
 import platform
+import re
 import secrets
 import socket
 import threading
@@ -30,11 +31,13 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, core, values
+from prometheus_client.utils import floatToGoString
 
 from orchestrator.errors import ConfigError, DeadlineExceeded, LimitReached
 from orchestrator.kernel.cancellation import abandoned_work
@@ -378,13 +381,86 @@ os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_rest
 # ---- fast paths around instruments of the library ----
 
 
+Encoder: TypeAlias = Callable[[Any], bytes]
+"""Encodes the families that `collect` of its argument returns, as `generate_latest` of the library does."""
+
+
+def encoded(registry: CollectorRegistry, encode: Encoder) -> bytes:
+    """Return `encode(registry)`, in a third of its time if most series are of our instruments."""
+    end = encode(_Families())
+    parts = [
+        family.encoded(encode, end)
+        if isinstance(family, InstrumentFamily)
+        else encode(_Families(family)).removesuffix(end)
+        for family in registry.collect()
+    ]
+    return b"".join((*parts, end))
+
+
+class _Families:
+    """A collector of some families."""
+
+    def __init__(self, *families: core.Metric) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[core.Metric]:
+        return self._families
+
+
+class InstrumentFamily(core.Metric):
+    """The family of one of our instruments.
+
+    At each scrape the library sorts, checks and escapes the labels of every series, which never change. `encoded` has
+    it do so once for each child, and fills the values in. Other encoders read `samples`.
+    """
+
+    def __init__(self, instrument: Any) -> None:
+        super().__init__(instrument._name, instrument._documentation, instrument._type)  # noqa: SLF001
+        del self.samples  # until they are read
+        self._instrument = instrument
+
+    @cached_property
+    def samples(self) -> list[core.Sample]:  # type: ignore[override]
+        """The samples of every child."""
+        return [core.Sample(self.name + suffix, *rest) for suffix, *rest in self._instrument._samples()]  # noqa: SLF001
+
+    def encoded(self, encode: Encoder, end: bytes) -> bytes:
+        """Return what `encode` returns for this family, without the `end` of a page."""
+        parent = self._instrument
+        children = parent._metrics.copy().values() if parent._labelnames else (parent,)  # noqa: SLF001
+        head = encode(_Families(core.Metric(self.name, self.documentation, self.type))).removesuffix(end)
+        return head + "".join([self._lines(child, encode) for child in children]).encode()
+
+    def _lines(self, child: Any, encode: Encoder) -> str:
+        samples: Sequence[core.Sample] = child._child_samples()  # noqa: SLF001
+        if any(sample[3] or sample[4] for sample in samples):  # its timestamp or exemplar
+            return self._encoded(child, samples, encode)
+        if not child.template:
+            lines = self._encoded(child, samples, prometheus_client.generate_latest).replace("%", "%%")
+            child.template = re.sub(r" [^ ]+\n", " %s\n", lines)
+        filled: str = child.template % tuple(
+            [floatToGoString(sample[2]) for sample in samples]  # type: ignore[no-untyped-call]
+        )
+        return filled
+
+    def _encoded(self, child: Any, samples: Iterable[core.Sample], encode: Encoder) -> str:
+        family = core.Metric(self.name, self.documentation, self.type)
+        labels = dict(zip(child._labelnames, child._labelvalues, strict=True))  # noqa: SLF001
+        family.samples = [
+            sample._replace(name=self.name + sample.name, labels=labels | sample.labels) for sample in samples
+        ]
+        lines = encode(_Families(family)).decode().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("#"))
+
+
 class _Settled:
     before: Callable[[], None] = staticmethod(lambda: None)
+    template = ""
+    """The lines of a child with `%s` for each value; empty before its first scrape."""
 
-    def collect(self) -> Iterable[Any]:
+    def collect(self) -> Iterable[core.Metric]:
         self.before()
-        found: Iterable[Any] = super().collect()  # type: ignore[misc]
-        return found
+        return (InstrumentFamily(self),)
 
 
 class _Noting(_Settled):
@@ -400,9 +476,9 @@ class _Noting(_Settled):
 
     def settle(self) -> None:
         with self._adding:
-            amounts = self.noted[:]
-            del self.noted[: len(amounts)]  # amounts that arrived meanwhile stay
-            if amounts:
+            if self.noted:
+                amounts = self.noted[:]
+                del self.noted[: len(amounts)]  # amounts that arrived meanwhile stay
                 self.take_all(amounts)
 
     def _child_samples(self) -> Iterable[Any]:

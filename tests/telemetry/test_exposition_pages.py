@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -11,18 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 from prometheus_client.registry import Collector
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.fact import LLMCall, RunCompleted, RunStarted
 from orchestrator.telemetry.exposition import Pages, writable
 from orchestrator.telemetry.exposition import page as page_module
-from orchestrator.telemetry.exposition.page import PageRequest
-from tests.telemetry.loop import CANARY
+from orchestrator.telemetry.exposition.page import PageRequest, rendered
+from orchestrator.telemetry.metrics import Metrics
+from tests.telemetry.loop import CANARY, LOOP
 from tests.telemetry.serving import SAMPLE, TOKEN, Got, counted, got, live_runs
+from tests.tiers import examples
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMETHEUS_3 = (
@@ -65,6 +72,40 @@ def test_openmetrics_is_given_to_whoever_asks_for_it_and_parses_back(accept: str
     assert answer.text.endswith("# EOF\n")
     families = openmetrics(answer.text)  # type: ignore[no-untyped-call]
     assert value_of(families, SAMPLE, agent="_none", machine="loop", origin="new") == 3
+
+
+_TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
+_AMOUNT = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
+
+
+@settings(max_examples=examples(40))
+@given(
+    names=st.lists(_TEXT | st.sampled_from(['%s "\\ #', "100 %", "} 1.0"]), min_size=1, max_size=3),
+    facts=st.lists(st.tuples(st.integers(0, 2), _AMOUNT, st.booleans()), max_size=12),
+    accept=st.sampled_from(["", OPENMETRICS, PROMETHEUS_3]),
+)
+def test_a_page_has_every_byte_that_the_encoder_of_the_library_writes(
+    names: list[str], facts: list[tuple[int, float, bool]], accept: str
+) -> None:
+    registry, spans = CollectorRegistry(), [False]
+    foreign = Counter("host_requests", "Of the host.", ["path"], registry=registry)
+    metrics = Metrics(registry, exemplar=lambda: {"trace_id": "1", "span_id": "2"} if spans[0] else None)
+    for name in names:
+        metrics.declare(LOOP, agent=name, model="m")
+    encode, _ = choose_encoder(accept)
+    for part in (facts[:6], facts[6:]):  # the second page has lines of the first one
+        for number, amount, sampled in part:
+            spans[0], agent = sampled, names[number % len(names)]
+            foreign.labels(agent).inc()
+            metrics.observe(RunStarted("loop", "r", 0.0, agent=agent))
+            metrics.observe(LLMCall("loop", "r", "think", 1, "m", "ok", amount, 1, 1))
+            metrics.observe(RunCompleted("loop", "r", "done", "completed", "none", 1.0, amount, 1, 1))
+        whole, page = encode(registry), rendered(registry, accept).body
+        assert _timeless(page) == _timeless(whole)
+
+
+def _timeless(page: bytes) -> bytes:
+    return re.sub(rb"(process_time|collector_duration)_seconds \S+", b"", page)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.cancellation import abandoned_work
 from orchestrator.telemetry.live import LiveRun, stacks
-from orchestrator.telemetry.metrics import MULTIPROCESS, check_multiprocess_folder
+from orchestrator.telemetry.metrics import MULTIPROCESS, check_multiprocess_folder, encoded
 from orchestrator.web.access import is_loopback_address
 from orchestrator.web.limits import framing_fault
 
@@ -243,7 +243,7 @@ def rendered(
         encode, content_type = choose_encoder(accept if _HEADER.fullmatch(accept) else "")
     except (TypeError, ValueError):  # an invalid version
         encode, content_type = choose_encoder("")
-    body: bytes = encode(source.restricted_registry(names) if names else source)
+    body = encode(source.restricted_registry(names)) if names else encoded(source, encode)
     if gzip_accepted(encoding):
         return RenderedScrape(gzip.compress(body, compresslevel=5), content_type, zipped=True)
     return RenderedScrape(body, content_type, zipped=False)
