@@ -168,8 +168,8 @@ def say_json(data: Any) -> None:
 
 
 def complain(sentence: str) -> None:
-    """Print one sentence on stderr, on one line."""
-    _put(sys.stderr, joined(f"orchestrator: {' '.join(sentence.split())}\n"))
+    """Print one sentence on stderr, on one line, in the words of the command line."""
+    _put(sys.stderr, joined(f"orchestrator: {' '.join(in_words(sentence).split())}\n"))
 
 
 def complain_more(label: str, text: str) -> None:
@@ -200,6 +200,11 @@ def show_cursor() -> None:
 def json_text(data: Any, *, indent: int | None = None) -> str:
     r"""Return data as JSON in printable ASCII: recorded text may contain lone surrogates or DEL."""
     return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
+
+
+def in_words(text: str) -> str:
+    """Return the text of an error of a model in the words of the command line, where it names arguments of Python."""
+    return text.replace("the argument base_url", "--base-url").replace(" or the argument api_key", "")
 
 
 def shown(text: str, most: int = 2_000, *, keep: str = KEPT) -> str:

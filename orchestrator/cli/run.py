@@ -268,13 +268,8 @@ def logging_to(file: Path | None, level: str = "info") -> Iterator[list[Transiti
 def note_of(result: BaseResult) -> str | None:
     """Return the line for standard error about the end of a run; None for a run that completed with an answer."""
     if result.outcome is not Outcome.COMPLETED:
-        return shown(f"the run {in_words(ended_as(result))}", 4_000)
+        return shown(f"the run {ended_as(result)}", 4_000)
     return "the final answer of the model is blank" if result.reason == "empty_answer" else None
-
-
-def in_words(text: str) -> str:
-    """Return the text of an error of a model in the words of the command line, where it names arguments of Python."""
-    return text.replace("base_url=… or ", "--base-url or ").replace("api_key=… or ", "")
 
 
 def as_json(result: Result) -> dict[str, Any]:

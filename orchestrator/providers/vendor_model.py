@@ -409,8 +409,8 @@ class ApiForm(Protocol):
 
 
 _SETTINGS = {
-    "connection": "base_url=… or {}_BASE_URL names another server",
-    "auth": "api_key=… or {}_API_KEY is the key",
+    "connection": "{}_BASE_URL or the argument base_url names another server",
+    "auth": "{}_API_KEY or the argument api_key is the key",
 }
 """Kind of an error that is often a fault of the set-up -> what to set."""
 

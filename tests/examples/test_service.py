@@ -399,7 +399,7 @@ def test_a_model_of_a_vendor_is_named_by_the_environment(
 @pytest.mark.parametrize("spec", ["gpt-5", "openai:", "other:x"])
 def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
     monkeypatch.setenv("ORCHESTRATOR_MODEL", spec)
-    with pytest.raises(ConfigError, match=r"it must be openai:NAME or anthropic:NAME"):
+    with pytest.raises(ConfigError, match=f"{spec}.*known: openai:NAME"):
         model()
 
 

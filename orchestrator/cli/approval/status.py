@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.cli.approval.progress import what
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import TextColor, complain, complain_more, painted, say_json, visible
+from orchestrator.cli.output import TextColor, complain, complain_more, in_words, painted, say_json, visible
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
 from orchestrator.errors import Held
 from orchestrator.machines.approval.fault import ApprovalError, GateRefused
@@ -144,7 +144,7 @@ def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[s
     head = f"error: {one_line(error.get('code'))} {place}{one_line(error.get('message', ''))}"
     yield painted(head, TextColor.WARNING, colour=colour)
     if error.get("technical_detail"):
-        yield f"  detail: {one_line(error['technical_detail'])}"
+        yield f"  detail: {one_line(in_words(error['technical_detail']))}"
     kind = f"{one_line(error.get('category'))}, {one_line(error.get('severity'))}"
     yield f"  {kind}; recovery: {one_line(error.get('recovery_path'))}"
 

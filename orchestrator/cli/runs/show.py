@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import check_picture, save_picture, say, say_json, shown
+from orchestrator.cli.output import check_picture, in_words, save_picture, say, say_json, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import (
     call_json,
@@ -158,7 +158,7 @@ def _head(found: RunOverview) -> Iterator[str]:
         "tags": tags_of(story.created.get("tags") or {}),
         "conversation": head.conversation_id or "",
         "parent": head.parent_run_id or "",
-        "error": f"{story.error_facts}: {story.error_text}" if story.failure else "",
+        "error": in_words(f"{story.error_facts}: {story.error_text}") if story.failure else "",
     }
     for name, value in facts.items():
         if value:

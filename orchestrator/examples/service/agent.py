@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 
 from orchestrator import Agent, ToolCall, tool
 from orchestrator.errors import ConfigError
@@ -11,7 +10,8 @@ from orchestrator.events import Observer
 from orchestrator.journal.opening import StoredJournal
 from orchestrator.llm.message import Request
 from orchestrator.llm.port import LLM
-from orchestrator.providers import Anthropic, OpenAI
+from orchestrator.providers.connection import MissingKey
+from orchestrator.providers.named_model import ModelForm, model_of
 from orchestrator.providers.scripted import Answer, FunctionLLM
 from orchestrator.settings import Settings
 
@@ -39,14 +39,17 @@ def support(journal: StoredJournal, observers: list[Observer]) -> Agent:
 
 def model() -> LLM:
     """Return the model that ORCHESTRATOR_MODEL names, or one that follows a script and needs no key."""
-    spec = Settings.load().model
-    if not spec:
+    settings = Settings.load()
+    if not settings.model:
         return FunctionLLM(scripted, model="scripted", latency=LATENCY)
-    vendor, _, name = spec.partition(":")
-    known: Mapping[str, Callable[[str], LLM]] = {"openai": OpenAI, "anthropic": Anthropic}
-    if vendor not in known or not name:
-        raise ConfigError(f"ORCHESTRATOR_MODEL is {spec!r}; it must be openai:NAME or anthropic:NAME")
-    return known[vendor](name)
+    keys = {"openai": settings.openai_api_key, "anthropic": settings.anthropic_api_key}
+    try:
+        return model_of(settings.model, ModelForm(settings.base_url), keys=keys).llm
+    except MissingKey as error:
+        raise ConfigError(
+            f"ORCHESTRATOR_MODEL is {settings.model!r}, and there is no API key for {error.vendor}: set "
+            f"{error.variable}; without ORCHESTRATOR_MODEL the service answers from a script"
+        ) from error
 
 
 def scripted(request: Request) -> Answer:

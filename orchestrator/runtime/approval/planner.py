@@ -257,7 +257,10 @@ def address_of(llm: object) -> tuple[str, int] | None:
 
 
 def _faulted(result: Result) -> ApprovalError:
-    """Return the error of a run without an answer. Only its kind is kept, because texts of vendors may quote a key."""
+    """Return the error of a run without an answer.
+
+    Texts of vendors may quote a key, so only the kind is kept, and the text if no vendor has answered.
+    """
     error = result.error
     if isinstance(error, CompletionError):
         return ApprovalError(Fault("AI-005", f"the answer of the model is unusable: {error.issue}"))
@@ -266,7 +269,8 @@ def _faulted(result: Result) -> ApprovalError:
         status = getattr(error, "status", None)
         said = f"the model did not answer: {failure.kind}" + (f" (status {status})" if status else "")
         code = _CODES.get(failure.kind, "AI-004")
-        return ApprovalError(Fault(code, said, type(error).__name__), retry_after=failure.retry_after)
+        detail = type(error).__name__ + (f": {error}" if failure.kind == "connection" else "")
+        return ApprovalError(Fault(code, said, detail), retry_after=failure.retry_after)
     if result.outcome is Outcome.BUDGET_EXCEEDED and result.reason != "time":
         return ApprovalError(
             Fault("RES-002", f"the model used up its budget for one answer ({result.reason})")
