@@ -163,13 +163,23 @@ def test_arguments_arrive_as_the_types_that_were_asked_for(
     assert parse_arguments(takes(annotation), f'{{"value": {given_json}}}') == {"value": value}
 
 
-def test_a_parameter_without_annotation_takes_any_json() -> None:
+def test_a_parameter_of_any_type_takes_any_json_and_one_without_a_type_is_refused() -> None:
     @tool
-    def log(value, level="info"):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def log(value: Any, level: Any = "info") -> None:
         """Log."""
 
     assert log.parameters["properties"] == {"value": {}, "level": {"default": "info"}}
     assert parse_arguments(log, '{"value": [1, {}]}') == {"value": [1, {}], "level": "info"}
+
+    def bare(context, value, level="info"):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        """Log, with a ToolContext that is not annotated as one."""
+
+    with pytest.raises(ConfigError) as refused:
+        tool(bare)
+    assert str(refused.value) == "tool 'bare': " + "; ".join(
+        f"parameter '{name}' has no type; annotate it, with Any for any JSON value"
+        for name in ("context", "value", "level")
+    )
 
 
 def test_names_that_pydantic_uses_itself_are_free() -> None:

@@ -308,7 +308,7 @@ def tool(
 ) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
     """Make a tool of a function, as `@tool` or `@tool(effect="pure", timeout=10)`.
 
-    The schema comes from the type hints (without a hint, any JSON value). `name` is by default the function's name. The
+    The schema comes from the type hints, which each parameter needs. `name` is by default the function's name. The
     descriptions come from `description` or the docstring: its first paragraph and its `Args:` section. Raises
     ConfigError for an unknown or invalid option, and for a parameter that no model can fill. The options:
 
@@ -496,7 +496,7 @@ def _resolved(parameters: list[inspect.Parameter], function: object, name: str) 
         raise ConfigError(f"tool {name!r}: a type hint names {error.name!r}, {where}") from error
     except Exception as error:
         raise ConfigError(f"tool {name!r}: a type hint cannot be read: {error}") from error
-    return [p.replace(annotation=hints.get(p.name, Any)) for p in parameters]
+    return [p.replace(annotation=hints.get(p.name, p.empty)) for p in parameters]
 
 
 def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -> list[str]:
@@ -507,6 +507,8 @@ def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -
             faults.append(f"parameter {p.name!r} takes any number of arguments; name each one")
         elif p.kind is p.POSITIONAL_ONLY:
             faults.append(f"parameter {p.name!r} is positional-only; a model passes arguments by name")
+        elif p.annotation is p.empty and p.name != "self":
+            faults.append(f"parameter {p.name!r} has no type; annotate it, with Any for any JSON value")
         elif _is_context(p.annotation):
             faults.append(f"the ToolContext must be the first parameter, not {p.name!r}")
     if parameters and parameters[0].name == "self":
