@@ -51,6 +51,10 @@ _Kubernetes = Annotated[
 _Runbooks = Annotated[
     str, typer.Option(metavar="URL", help="Address of the runbooks in alerts; /NAME.md is added.")
 ]
+_Console = Annotated[
+    str,
+    typer.Option(metavar="URL", help="Address of the console: alerts and panels link to an agent's runs."),
+]
 _Labels = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,17 +83,19 @@ def export(
     graph: _Graphs = None,
     kubernetes: _Kubernetes = False,
     runbooks: _Runbooks = "runbooks",
+    console: _Console = "",
     label: _Labels = None,
 ) -> None:
     """Write dashboards, Prometheus rules and tests, and runbooks.
 
     An Alertmanager example and a console page are included.
     """
-    raise typer.Exit(
-        export_pack(
-            folder, tuple(graph or ()), kubernetes=kubernetes, runbooks=runbooks, labels=tuple(label or ())
-        )
+    if console and not console.startswith(("http://", "https://")):
+        raise ConfigError(f"--console is {console!r}; it is an address such as https://console.example")
+    profile = Profile(
+        runbooks=runbooks.rstrip("/"), console=console.rstrip("/"), labels=routing_labels(tuple(label or ()))
     )
+    raise typer.Exit(export_pack(folder, tuple(graph or ()), profile, kubernetes=kubernetes))
 
 
 @group.command()
@@ -119,13 +125,10 @@ def render(
     raise typer.Exit(Exit.COMPLETED)
 
 
-def export_pack(
-    folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str, labels: Sequence[str] = ()
-) -> int:
+def export_pack(folder: Path, graphs: Sequence[str], profile: Profile, *, kubernetes: bool) -> int:
     """Write the pack for these graphs and print the changed files."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
-    profile = Profile(runbooks=runbooks.rstrip("/"), labels=routing_labels(labels))
     texts = whole(_graphs(graphs), profile, kubernetes=kubernetes)
     changed = write(folder, texts)
     for file in changed:

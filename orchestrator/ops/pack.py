@@ -365,7 +365,7 @@ def pack(
     """Return path -> text of every file. `kubernetes` adds manifests with the same content."""
     profile = profile or Profile()
     drawn = {f"{page.uid.removeprefix('orchestrator-')}.json": page for page in dashboards(graphs)}
-    json = {name.replace("-", "_"): grafana_json(page) for name, page in drawn.items()}
+    json = {name.replace("-", "_"): grafana_json(page, profile.console) for name, page in drawn.items()}
     found = {f"grafana/{name}": text for name, text in json.items()}
     found["prometheus/rules.yml"] = rules_yaml(graphs, profile)
     found["prometheus/alerts.yml"] = alerts_yaml(profile)

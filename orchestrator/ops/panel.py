@@ -187,13 +187,13 @@ _ANNOTATIONS = (
 )
 
 
-def grafana_json(dashboard: Dashboard) -> str:
+def grafana_json(dashboard: Dashboard, console: str = "") -> str:
     """Return the file that Grafana imports."""
-    return json.dumps(dashboard_data(dashboard), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(dashboard_data(dashboard, console), indent=1, ensure_ascii=False) + "\n"
 
 
-def dashboard_data(dashboard: Dashboard) -> dict[str, Any]:
-    """Return a dashboard in the form of Grafana's model."""
+def dashboard_data(dashboard: Dashboard, console: str = "") -> dict[str, Any]:
+    """Return a dashboard in the form of Grafana's model. `console` is an address for links; empty: no links."""
     source = {
         "name": "datasource",
         "type": "datasource",
@@ -217,7 +217,7 @@ def dashboard_data(dashboard: Dashboard) -> dict[str, Any]:
             if left + panel.width > _WIDTH:
                 left, top = 0, top + _HEIGHT
             position = {"x": left, "y": top, "w": panel.width, "h": _HEIGHT}
-            found.append(panel_data(panel, len(found) + 1, position))
+            found.append(panel_data(panel, len(found) + 1, position, console))
             left += panel.width
         top += _HEIGHT
     return {
@@ -289,7 +289,7 @@ def _row(row: PanelRow, number: int, top: int) -> dict[str, Any]:
     }
 
 
-def panel_data(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any]:
+def panel_data(panel: Panel, number: int, position: dict[str, int], console: str = "") -> dict[str, Any]:
     """Return one panel in the form of Grafana's model."""
     found: dict[str, Any] = {
         "id": number,
@@ -301,10 +301,26 @@ def panel_data(panel: Panel, number: int, position: dict[str, int]) -> dict[str,
     }
     if panel.kind is PanelKind.TEXT:
         return found
+    links = {"links": [_console_link(panel, console)]} if console and _has_agent(panel) else {}
     return found | {
         "datasource": _SOURCE,
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
+        "fieldConfig": {"defaults": _defaults(panel) | links, "overrides": _overrides(panel)},
         "targets": [_target(query, chr(ord("A") + at), panel) for at, query in enumerate(panel.queries)],
+    }
+
+
+def _has_agent(panel: Panel) -> bool:
+    """Return whether each series of a panel is of one agent."""
+    return all("{{agent}}" in query.legend for query in panel.queries)
+
+
+def _console_link(panel: Panel, console: str) -> dict[str, Any]:
+    """Return the link of a series, or of a row of a table, to the runs of its agent."""
+    agent = "${__data.fields.agent}" if panel.kind is PanelKind.TABLE else "${__field.labels.agent}"
+    return {
+        "title": f"Runs of {agent} in the console",
+        "url": f"{console}/?agent={agent}",
+        "targetBlank": True,
     }
 
 

@@ -132,6 +132,8 @@ JOURNAL = _NAMED % f"printf `{_PLACES % 'journal=%q'}` $labels.journal"
 JOURNALS = _NAMED % f"printf `{_PLACES % 'instance=%q, backend=%q'}` $labels.instance $labels.backend"
 """The same for every journal of a process with one engine."""
 DASHBOARD = "/d/orchestrator-operations"
+RUNS_OF_AGENT = '{{ with $labels.agent }}{{ if match "^[^_]" . }}?agent={{ urlquery . }}{{ end }}{{ end }}'
+"""Query of the console's list of runs. `_other` and `_none` are labels and no agents: every run is listed."""
 
 
 class AlertSeverity(StrEnum):
@@ -189,6 +191,8 @@ class Profile:
     """Labels of every alert, for routing: `{"team": "agents"}`."""
     runbooks: str = "runbooks"
     """A folder or an address; `/<AlertName>.md` is added."""
+    console: str = ""
+    """Address of the console, for links to the runs of an agent; empty: no links."""
 
     def expression(self, expr: str) -> str:
         """Return an expression in its final form."""
@@ -230,6 +234,7 @@ def said_by(alert: Alert, profile: Profile) -> dict[str, str]:
         "description": alert.description,
         "runbook_url": f"{profile.runbooks}/{alert.full_name}.md",
         "dashboard": DASHBOARD,
+        **({"console": f"{profile.console}/{RUNS_OF_AGENT}"} if profile.console else {}),
     }
 
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote_plus
 
 from orchestrator.ops.alert import ALERTS
-from orchestrator.ops.rule import JOURNAL, JOURNALS, Alert, Profile, said_by
+from orchestrator.ops.rule import JOURNAL, JOURNALS, RUNS_OF_AGENT, Alert, Profile, said_by
 from orchestrator.ops.run_flow import QA_CYCLES, REWORKS, TASKS_FAILED, TASKS_QUALIFIED
 
 JOB = "orchestrator"
@@ -157,6 +158,8 @@ def _rendered(text: str, fired: Firing) -> str:
     """Return an annotation as Prometheus renders it. Raises KeyError for a label that the alert does not have."""
     for query in (JOURNAL, JOURNALS):
         text = text.replace(query, fired.journal)
+    agent = fired.labels.get("agent", "_")
+    text = text.replace(RUNS_OF_AGENT, "" if agent.startswith("_") else f"?agent={quote_plus(agent)}")
     return _VALUE.sub(fired.value, _LABEL.sub(lambda found: fired.labels[found[1]], text))
 
 

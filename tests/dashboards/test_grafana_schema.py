@@ -25,6 +25,8 @@ BESIDE_THE_SCHEMA = {
 }
 """Members that Grafana's own exports have and the schema of the dashboard does not name."""
 PAGES = {page.uid: dashboard_data(page) for page in dashboards(GRAPHS)}
+CONSOLE = "https://console.example"
+LINKED = {page.uid: dashboard_data(page, CONSOLE) for page in dashboards(GRAPHS)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,9 +90,24 @@ def fits(value: Any, declared: Any) -> bool:
     return found
 
 
+@pytest.mark.parametrize("pages", [PAGES, LINKED], ids=["plain", "with links"])
 @pytest.mark.parametrize("uid", PAGES)
-def test_a_dashboard_is_valid_in_the_schema_of_grafana(uid: str) -> None:
-    assert problems(PAGES[uid]) == []
+def test_a_dashboard_is_valid_in_the_schema_of_grafana(uid: str, pages: dict[str, dict[str, Any]]) -> None:
+    assert problems(pages[uid]) == []
+
+
+@pytest.mark.parametrize("uid", PAGES)
+def test_the_series_of_an_agent_link_to_its_runs_if_the_console_has_an_address(uid: str) -> None:
+    assert CONSOLE not in json.dumps(PAGES[uid])
+    linked = 0
+    for panel in LINKED[uid]["panels"]:
+        links = panel.get("fieldConfig", {}).get("defaults", {}).get("links", [])
+        legends = [target["legendFormat"] for target in panel.get("targets", [])]
+        of_agents = bool(legends) and all("{{agent}}" in one for one in legends)
+        agent = "${__data.fields.agent}" if panel["type"] == "table" else "${__field.labels.agent}"
+        assert [link["url"] for link in links] == [f"{CONSOLE}/?agent={agent}"] * of_agents
+        linked += of_agents
+    assert linked
 
 
 def test_the_members_beside_the_schema_are_all_in_use() -> None:

@@ -227,12 +227,26 @@ def test_labels_for_routing_are_on_every_alert_and_in_its_tests(tmp_path: Path) 
     for rule in rules:
         assert {"severity", "component"} <= rule["labels"].keys()
     assert "team: agents" in trial_files([LLM_LOOP], profile)["tests.yml"]
-    assert (
-        export_pack(tmp_path, [], kubernetes=True, runbooks="r", labels=["team=agents", "service=shop"]) == 0
-    )
+    both = Profile(labels=routing_labels(["team=agents", "service=shop"]))
+    assert export_pack(tmp_path, [], both, kubernetes=True) == 0
     for file in ("prometheus/alerts.yml", "kubernetes/prometheusrule.yaml"):
         assert "team: agents" in (tmp_path / file).read_text()
         assert "service: shop" in (tmp_path / file).read_text()
+
+
+@pytest.mark.parametrize("name", ["RunStuck", "JournalSlow", "AgentNotSucceeding"])
+def test_an_alert_links_to_the_runs_of_its_agent_in_the_console(tmp_path: Path, name: str) -> None:
+    profile = Profile(console="https://console.example")
+    assert run_cases(tmp_path, [one for one in ALERTS if one.name == name], BY_ALERT[name], profile) == []
+    links = re.findall(r'console: "?(.*?)"?$', (tmp_path / "tests.yml").read_text(), re.MULTILINE)
+    of_agents = name != "JournalSlow"
+    assert links
+    assert any("?agent=" in link for link in links) is of_agents
+    assert all(link.startswith("https://console.example/") for link in links)
+
+
+def test_without_an_address_of_the_console_no_alert_has_a_link() -> None:
+    assert "console" not in {key for alert in ALERTS for key in alert_data(alert, Profile())["annotations"]}
 
 
 def test_a_label_is_given_once() -> None:
