@@ -108,6 +108,7 @@ class Worker:
         self._agents = AgentRegistry(agent)
         for name in self._agents:
             refuse_bound(self._agents[name])
+            self._agents.checked(name, (None,) * 4, {})  # a deposited run comes without deps
         journal: Any = self._agents.journal
         self._journal = journal
         if not hasattr(journal, "holders"):

@@ -228,15 +228,18 @@ class ToolSpec(Generic[DepsT_contra]):
     dump: Dump | None = field(default=to_jsonable_python, repr=False)
     """Converts these back to JSON data for the canonical form; with None the text is its own canonical form."""
     takes_context: bool = field(init=False)
+    deps_type: Any = field(init=False, repr=False)
+    """The type of `deps` that its ToolContext names; None if it can do without."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         _refuse(self.name, _option_faults(self))
         try:
-            takes_context = _signature(self.call, self.name).takes_context
+            context = _signature(self.call, self.name).context
         except (ConfigError, ValueError):
-            takes_context = False  # only the handler of a raw schema can be unreadable here
-        object.__setattr__(self, "takes_context", takes_context)
+            context = None  # only the handler of a raw schema can be unreadable here
+        object.__setattr__(self, "takes_context", context is not None)
+        object.__setattr__(self, "deps_type", _deps_type(context))
         object.__setattr__(self, "is_async", _is_async(self.call))
         if self.read is _by_schema:
             object.__setattr__(self, "parameters", self.parameters or {"type": "object", "properties": {}})
@@ -437,7 +440,8 @@ def _option_faults(spec: ToolSpec) -> list[str]:
 
 
 class _Signature(NamedTuple):
-    takes_context: bool
+    context: Any
+    """Annotation of the ToolContext, or None."""
     parameters: tuple[inspect.Parameter, ...]
     """The parameters that the model fills, with resolved annotations."""
 
@@ -474,12 +478,20 @@ def _signature(target: object, name: str) -> _Signature:
     bound = target.keywords if isinstance(target, functools.partial) else {}
     given = [p for p in inspect.signature(target).parameters.values() if p.name not in bound]
     parameters = _resolved(given, function_of(target), name)
-    takes_context = bool(parameters) and _is_context(parameters[0].annotation)
-    return _Signature(takes_context, tuple(parameters[takes_context:]))
+    if parameters and _is_context(parameters[0].annotation):
+        return _Signature(parameters[0].annotation, tuple(parameters[1:]))
+    return _Signature(None, tuple(parameters))
 
 
 def _is_context(annotation: object) -> bool:
     return annotation is ToolContext or get_origin(annotation) is ToolContext
+
+
+def _deps_type(context: object) -> Any:
+    """Return the type of `deps` that a ToolContext names, or None if it may be None, or any object."""
+    named = next(iter(get_args(context)), Any)
+    is_open = named in {Any, object} or isinstance(named, TypeVar)
+    return None if is_open or type(None) in {named, *get_args(named)} else named
 
 
 def _resolved(parameters: list[inspect.Parameter], function: object, name: str) -> list[inspect.Parameter]:

@@ -31,7 +31,8 @@ from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.ralph.ralph import Ralph
-from orchestrator.tools.spec import tool
+from orchestrator.testing import ScriptedLLM
+from orchestrator.tools.spec import ToolContext, tool
 from tests.postgres import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -411,6 +412,17 @@ def test_agents_that_no_worker_can_carry_are_refused() -> None:
         Worker({"mine": ralph}, dispatcher)
     with pytest.raises(ConfigError, match="a journal that many machines share"):
         Worker(agent(MemoryJournal()), dispatcher)
+
+    @tool(effect="pure")
+    def tenant(context: ToolContext[str]) -> str:
+        """Return the tenant."""
+        return context.deps
+
+    without_deps = Agent(ScriptedLLM(["done"]), tools=[tenant], observers=())
+    with pytest.raises(
+        ConfigError, match=r"tool 'tenant' reads deps \(str\), and neither the agent nor the run"
+    ):
+        Worker(without_deps, dispatcher)
 
 
 @pytest.mark.campaign

@@ -13,6 +13,7 @@ from orchestrator import Agent, ConfigError, LocalEngine, MemoryJournal, RunErro
 from orchestrator.errors import Suspended
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import call
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.run_options import FUNCTION_SECONDS
 from orchestrator.testing import FakeClock, ScriptedLLM
 from orchestrator.tools.spec import RunContext
@@ -169,6 +170,49 @@ async def test_the_output_type_of_a_run_replaces_that_of_the_agent() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_seen() -> None:
     SEEN.clear()
+
+
+@tool(effect="pure")
+def read_city(context: ToolContext[City]) -> str:
+    """Read."""
+    return context.deps.name
+
+
+@tool(effect="pure")
+def read_city_if_any(context: ToolContext[City | None], other: str = "") -> str:
+    """Read."""
+    return context.deps.name if context.deps else other
+
+
+async def test_a_run_whose_tool_reads_deps_is_refused_without_any() -> None:
+    """Where it is started, and where an agent gets tools or runs that no call gives any."""
+    refusal = r"^tool 'read_city' reads deps \(City\), and neither the agent nor the run has any; give one"
+    journal = MemoryJournal()
+    without = agent("done", journal=journal, tools=[read_city])
+    async with LocalEngine(without) as engine:
+        for start in (
+            lambda: without.run("go"),
+            lambda: anext(aiter(without.stream("go"))),
+            lambda: engine.submit("go"),
+        ):
+            with pytest.raises(ConfigError, match=refusal):
+                await start()
+    assert [head.graph async for head in journal.runs()] == ["engine"]
+    with pytest.raises(ConfigError, match=refusal):
+        without.as_tool("child", "A child.")
+    assert await without.deposit("go", run_id="left"), "the deps are the worker's"
+
+    oslo = City(name="Oslo")
+    assert "Oslo" in answers(await agent(call(read_city), "done", tools=[read_city]).run("go", deps=oslo))
+    for deps in (oslo, lambda _: oslo):
+        assert "Oslo" in answers(await agent(call(read_city), "done", tools=[read_city], deps=deps).run("go"))
+    lenient = agent(call(read_city_if_any, other="Bergen"), "done", tools=[read_city_if_any])
+    assert "Bergen" in answers(await lenient.run("go"))
+
+
+def answers(result: Result[Any]) -> list[str]:
+    """Return what the model read of the tools."""
+    return [message.text for message in result.messages if message.role == "tool"]
 
 
 async def test_tools_receive_the_deps_of_their_run() -> None:

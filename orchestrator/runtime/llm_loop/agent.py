@@ -359,7 +359,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             raise ConfigError(
                 "deps of a deposited run cannot be stored; give the worker's agent a factory for them"
             )
-        checked, name = self._check_run(run_id, conversation_id, limits, None, **options), run_id or new_id()
+        checked = self._check_run(run_id, conversation_id, limits, None, deposited=True, **options)
+        name = run_id or new_id()
         if isinstance(checked.stored.get("model"), Mapping):
             raise ConfigError(
                 'the model of a deposited run is stored as its name: give model="openai:…" or the like'
@@ -578,8 +579,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         limits: object,
         deadline: object,
         /,
+        *,
+        deposited: bool = False,
         **options: Any,
     ) -> per_run.RunSettings:
+        if options.get("deps") is None and not deposited:  # the deps of a deposited run are the worker's
+            self._source.require(self._deps.tools.offers)
         arguments.check_run(run_id, conversation_id, limits, deadline, kind=Limits)
         if isinstance(limits, Limits):
             refuse_unknown_tools(limits, self._deps.tools)

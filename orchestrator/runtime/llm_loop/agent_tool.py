@@ -101,12 +101,14 @@ def agent_tool(
         options: Options of `tool`, see `ToolOptions`.
 
     Raises:
-        ConfigError: An argument is invalid.
+        ConfigError: An argument is invalid, or a tool of the agent reads deps and it has none.
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"share is {share!r}; it must be 0 (off) to 1")
     if max_depth < 1:
         raise ConfigError(f"max_depth is {max_depth!r}; it must be 1 or more")
+    if not callable(child):
+        child._source.require(child._deps.tools.offers)
     options.setdefault("total_timeout", 0)  # its run has limits of its own, and may wait for a person
     build = tool(name=name, description=description, effect="idempotent", **options)
     return build(AgentTool(child, limits, share, max_depth))

@@ -31,7 +31,7 @@ from orchestrator.machines.plain import plain_json
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.service.arguments import OPTIONS, check_model, checked_json, run_data
 from orchestrator.tools.result import explain
-from orchestrator.tools.spec import DepsT, RunContext
+from orchestrator.tools.spec import DepsT, RunContext, ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
 
 FUNCTION_SECONDS: Final = 30.0
@@ -175,6 +175,17 @@ class DepsSource:
         self._given: dict[str, Any] = {}
         self.models: dict[str, LLM] = {}
         """Run -> the live model that a resume was given."""
+
+    def require(self, tools: Iterable[ToolSpec]) -> None:
+        """Raise ConfigError if a tool reads deps and there are none: the model would read its failure."""
+        if self.host is None and self.factory is None:
+            for spec in tools:
+                if spec.deps_type is not None:
+                    named = getattr(spec.deps_type, "__name__", str(spec.deps_type))
+                    raise ConfigError(
+                        f"tool {spec.name!r} reads deps ({named}), and neither the agent nor the run has any; give one "
+                        "of them deps="
+                    )
 
     @contextlib.contextmanager
     def given(self, run_id: str, deps: Any, model: LLM | None = None) -> Iterator[None]:
