@@ -87,23 +87,28 @@ def _simple_statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _stores(statement: ast.stmt) -> bool:
-    """Return whether a statement calls a method of `task.STATE`, the file for what another process needs."""
+    """Return whether a statement calls a method of one of the files for what another process needs."""
     return any(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func.value) == "task.STATE"
+        and ast.unparse(node.func.value) in ("task.STATE", "task.RESULT")
         for node in ast.walk(statement)
     )
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of functions, classes, parameters and fields of a module."""
+    """Yield the names of functions, classes and fields of a module."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
+
+
+def _parameters(tree: ast.AST) -> Iterator[str]:
+    """Yield the parameters of functions: the arguments of a tool are names of the program."""
+    return (node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
 
 
 @dataclass(slots=True)
@@ -119,9 +124,12 @@ class _Reader:
     """Variables whose objects are the library's."""
     own: set[str] = field(default_factory=set)
     """Functions of the program."""
+    parameters: set[str] = field(default_factory=set)
+    """Their parameters."""
 
     def read(self) -> None:
         self.own.update(_defined(self.tree))
+        self.parameters.update(_parameters(self.tree))
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and _foreign(node.module or ""):
                 self.names.update(one.name for one in node.names)
@@ -189,7 +197,7 @@ class _Reader:
     def _texts(self, nodes: list[ast.expr] | list[ast.expr | None]) -> Iterator[str]:
         for node in nodes:
             match node:
-                case ast.Constant(value=str(text)) if text not in self.own:
+                case ast.Constant(value=str(text)) if text not in self.own | self.parameters:
                     yield text
 
 

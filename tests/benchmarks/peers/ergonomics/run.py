@@ -1,4 +1,4 @@
-"""Run the programs and write `results/ergonomics.json`: `make bench-features ARGS=--ergonomics`, about a minute.
+"""Run the programs and write `results/ergonomics.json`: `make bench-features ARGS=--ergonomics`, about three minutes.
 
 Each is run as `trial` says, in an environment with its library. A part of them (`--libraries`) writes nothing.
 """

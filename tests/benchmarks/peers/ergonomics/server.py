@@ -1,7 +1,7 @@
-"""The model behind all programs: it calls the tool once, then gives the receipt, in both APIs of OpenAI, streamed.
+"""The model behind all programs: it looks the price up, refunds it, and gives the receipt, in both APIs of OpenAI.
 
-A reply function of `tests.providers.loopback`. It answers in the form that is requested: chat completions or
-Responses, and the receipt as text or, if an output tool is offered, as a call of it.
+A reply function of `tests.providers.loopback`. It answers in the form that is requested: streamed or not, chat
+completions or Responses, and the receipt as text or, if an output tool is offered, as a call of it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tests.benchmarks.peers.ergonomics import task
 from tests.providers.loopback import Asked, Reply, json_reply, stream_reply
 
 TEXT = ("I ", "will ", "refund ", "order ", "A-17.")
-TOOL = "refund"
-ARGUMENTS = {"order": "A-17", "euros": 40}
-RESULT = "refunded 40 EUR of order A-17"
-RECEIPT = {"order": "A-17", "euros": 40, "message": "You get 40 EUR back."}
+RECEIPT = task.RECEIPT.model_dump()
+CALLS = (("price", {"order": "A-17"}), ("refund", {"order": "A-17", "euros": 40}))
+RESULTS = ("order A-17 was 40 EUR", "refunded 40 EUR of order A-17")
+"""The calls of the model, and the results with which it continues."""
 
 
 class Answer(NamedTuple):
@@ -25,33 +26,47 @@ class Answer(NamedTuple):
     text: tuple[str, ...] = ()
     tool: str = ""
     arguments: str = ""
+    call_id: str = ""
 
 
-def model(asked: Asked) -> Reply:
-    """Answer one request."""
+def results_in(asked: Asked) -> int:
+    """Return how many results of the calls a request has."""
+    body = asked.body.decode()
+    return sum(result in body for result in RESULTS)
+
+
+def model(asked: Asked, tokens: int = 6) -> Reply:
+    """Answer one request, with so many tokens of output in its usage."""
     body = asked.json
     chat, streamed = asked.path.endswith("/chat/completions"), bool(body.get("stream"))
-    answer = _answer(body, RESULT in json.dumps(body["messages" if chat else "input"]))
+    answer = _answer(body, results_in(asked))
     if not streamed:
-        return json_reply(_whole_chat(answer) if chat else _response(_items(answer), "completed"))
-    return stream_reply("".join(_chat(answer) if chat else _responses(answer)))
+        return json_reply(
+            _whole_chat(answer, tokens) if chat else _response(_items(answer), "completed", tokens)
+        )
+    return stream_reply("".join(_chat(answer, tokens) if chat else _responses(answer, tokens)))
 
 
-def _answer(body: Any, refunded: bool) -> Answer:
-    if not refunded:
-        return Answer(TEXT, TOOL, json.dumps(ARGUMENTS))
+def _answer(body: Any, step: int) -> Answer:
+    if step < len(CALLS):
+        name, arguments = CALLS[step]
+        return Answer(() if step else TEXT, name, json.dumps(arguments), f"call_{step}")
     names = [tool.get("function", tool)["name"] for tool in body.get("tools") or []]
     receipt = json.dumps(RECEIPT)
-    output_tools = [name for name in names if name != TOOL]
-    return Answer((), output_tools[0], receipt) if output_tools else Answer((receipt[:20], receipt[20:]))
+    output_tools = [name for name in names if name not in dict(CALLS)]
+    if output_tools:
+        return Answer((), output_tools[0], receipt, f"call_{step}")
+    return Answer((receipt[:20], receipt[20:]))
 
 
 # ---- chat completions ----
 
-_CHAT_USAGE = {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26}
+
+def _chat_usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
 
 
-def _chat(answer: Answer) -> Iterator[str]:
+def _chat(answer: Answer, tokens: int) -> Iterator[str]:
     head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "loopback-1"}
 
     def event(delta: dict[str, Any], finish: str | None = None) -> str:
@@ -63,39 +78,39 @@ def _chat(answer: Answer) -> Iterator[str]:
     if answer.tool:
         yield event({"tool_calls": [{"index": 0, **_chat_call(answer)}]})
     yield event({}, "tool_calls" if answer.tool else "stop")
-    yield f"data: {json.dumps({**head, 'choices': [], 'usage': _CHAT_USAGE})}\n\n"
+    yield f"data: {json.dumps({**head, 'choices': [], 'usage': _chat_usage(tokens)})}\n\n"
     yield "data: [DONE]\n\n"
 
 
-def _whole_chat(answer: Answer) -> dict[str, Any]:
+def _whole_chat(answer: Answer, tokens: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.text) or None}
     if answer.tool:
         message["tool_calls"] = [_chat_call(answer)]
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if answer.tool else "stop"}
     head = {"id": "c1", "object": "chat.completion", "created": 1, "model": "loopback-1"}
-    return {**head, "choices": [choice], "usage": _CHAT_USAGE}
+    return {**head, "choices": [choice], "usage": _chat_usage(tokens)}
 
 
 def _chat_call(answer: Answer) -> dict[str, Any]:
     function = {"name": answer.tool, "arguments": answer.arguments}
-    return {"id": "call_1", "type": "function", "function": function}
+    return {"id": answer.call_id, "type": "function", "function": function}
 
 
 # ---- Responses ----
 
 
-def _responses(answer: Answer) -> Iterator[str]:
-    for number, event in enumerate(_response_events(answer)):
+def _responses(answer: Answer, tokens: int) -> Iterator[str]:
+    for number, event in enumerate(_response_events(answer, tokens)):
         line = {**event, "sequence_number": number}
         yield f"event: {event['type']}\ndata: {json.dumps(line)}\n\n"
 
 
-def _response_events(answer: Answer) -> Iterator[dict[str, Any]]:
-    yield {"type": "response.created", "response": _response((), "in_progress")}
+def _response_events(answer: Answer, tokens: int) -> Iterator[dict[str, Any]]:
+    yield {"type": "response.created", "response": _response((), "in_progress", tokens)}
     items = _items(answer)
     for index, item in enumerate(items):
         yield from _call_events(item, index) if "call_id" in item else _message_events(item, answer.text)
-    yield {"type": "response.completed", "response": _response(items, "completed")}
+    yield {"type": "response.completed", "response": _response(items, "completed", tokens)}
 
 
 def _items(answer: Answer) -> list[dict[str, Any]]:
@@ -103,13 +118,13 @@ def _items(answer: Answer) -> list[dict[str, Any]]:
     return [*text, _call(answer)] if answer.tool else text
 
 
-def _response(output: Iterable[Any], status: str) -> dict[str, Any]:
+def _response(output: Iterable[Any], status: str, tokens: int) -> dict[str, Any]:
     usage = {
         "input_tokens": 20,
         "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": 6,
+        "output_tokens": tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": 26,
+        "total_tokens": 20 + tokens,
     }
     return {
         "id": "r1",
@@ -144,11 +159,17 @@ def _message_events(item: dict[str, Any], text: tuple[str, ...]) -> Iterator[dic
 
 def _call(answer: Answer) -> dict[str, Any]:
     names = {"name": answer.tool, "arguments": answer.arguments}
-    return {"type": "function_call", "id": "f1", "call_id": "call_1", "status": "completed", **names}
+    return {
+        "type": "function_call",
+        "id": f"f_{answer.call_id}",
+        "call_id": answer.call_id,
+        "status": "completed",
+        **names,
+    }
 
 
 def _call_events(item: dict[str, Any], index: int) -> Iterator[dict[str, Any]]:
-    at = {"item_id": "f1", "output_index": index}
+    at = {"item_id": item["id"], "output_index": index}
     empty = {**item, "status": "in_progress", "arguments": ""}
     yield {"type": "response.output_item.added", "output_index": index, "item": empty}
     yield {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]}

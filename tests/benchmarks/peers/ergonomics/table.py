@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.benchmarks.peers.ergonomics.measure import Count, count
 from tests.benchmarks.peers.ergonomics.run import LIBRARIES, results
+from tests.benchmarks.peers.ergonomics.trial import PLACES
 
 _ROWS: tuple[tuple[str, Callable[[Count], int]], ...] = (
     ("lines", lambda one: one.lines),
@@ -25,8 +26,9 @@ def table() -> str:
     observed = results()
     rows = [["", *(one.title for one in LIBRARIES)], ["-"] * (len(LIBRARIES) + 1)]
     rows += [[title, *(str(figure(one)) for one in counts)] for title, figure in _ROWS]
-    streams = ["yes" if observed[one.name]["streams_after_resume"] else "no" for one in LIBRARIES]
-    rows.append(["the model is streamed after the resume, too", *streams])
+    rows += [
+        [f"killed: {place}", *(observed[one.name]["killed"][place] for one in LIBRARIES)] for place in PLACES
+    ]
     rows.append(["version", *(", ".join(observed[one.name]["versions"].values()) for one in LIBRARIES)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

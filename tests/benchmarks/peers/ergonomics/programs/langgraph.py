@@ -1,16 +1,26 @@
-"""LangGraph: its checkpointer has the question; `create_agent` of LangChain is its agent."""
+"""LangGraph: its checkpointer has the run and the question; `create_agent` of LangChain is its agent."""
 
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain.messages import AIMessageChunk
+from langchain.agents.middleware import AgentState, HumanInTheLoopMiddleware, before_model
+from langchain.messages import AIMessage, AIMessageChunk
 from langchain.tools import ToolRuntime, tool
+from langchain_core.language_models import BaseChatModel, FakeMessagesListChatModel
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.types import Command, ValuesStreamPart
+from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from tests.benchmarks.peers.ergonomics import task
 from tests.benchmarks.peers.ergonomics.task import Receipt, Shop
+
+
+@tool
+def price(order: str, runtime: ToolRuntime[Shop]) -> str:
+    """Look up the price of an order."""
+    return runtime.context.price(order)
 
 
 @tool
@@ -19,42 +29,63 @@ def refund(order: str, euros: int, runtime: ToolRuntime[Shop]) -> str:
     return runtime.context.refund(order, euros)
 
 
-async def run(work: dict[str, Any] | Command[Any]) -> ValuesStreamPart[Any]:
-    async with AsyncSqliteSaver.from_conn_string(str(task.STATE)) as checkpointer:
-        agent = create_agent(
-            f"openai:{task.MODEL}",
-            system_prompt=task.INSTRUCTIONS,
-            tools=[refund],
-            context_schema=Shop,
-            response_format=Receipt,
-            middleware=[HumanInTheLoopMiddleware(interrupt_on={"refund": True})],
-            checkpointer=checkpointer,
-        )
-        async for part in agent.astream(
-            work,
-            {"configurable": {"thread_id": task.RUN}},
-            context=Shop(),
-            stream_mode=["messages", "values"],
-            version="v2",
+@before_model
+def limit(state: AgentState[Any], runtime: Runtime[Shop]) -> None:
+    answers = [message for message in state["messages"] if isinstance(message, AIMessage)]
+    if (
+        sum(answer.usage_metadata["output_tokens"] for answer in answers if answer.usage_metadata)
+        > task.TOKENS
+    ):
+        raise RuntimeError("the run is past its limit on tokens")
+
+
+async def run(model: str | BaseChatModel, checkpointer: BaseCheckpointSaver[Any]) -> Receipt:
+    agent = create_agent(
+        model,
+        system_prompt=task.INSTRUCTIONS,
+        tools=[price, refund],
+        context_schema=Shop,
+        response_format=Receipt,
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"refund": True}), limit],
+        checkpointer=checkpointer,
+    )
+    thread = {"configurable": {"thread_id": task.RUN}}
+    while not (state := await agent.aget_state(thread)).values.get("structured_response"):
+        work: Any = None if state.values else {"messages": [{"role": "user", "content": task.PROMPT}]}
+        for interrupt in state.interrupts:
+            [action] = interrupt.value["action_requests"]
+            approved = await task.ask_person(action["name"], action["args"])
+            work = Command(resume={"decisions": [{"type": "approve" if approved else "reject"}]})
+        async for message, _ in agent.astream(
+            work, thread, context=Shop(), stream_mode="messages", durability="sync"
         ):
-            if part["type"] == "values":
-                state = part
-            elif part["type"] == "messages" and isinstance(part["data"][0], AIMessageChunk):
-                task.show(part["data"][0].text)
-        return state
+            if isinstance(message, AIMessageChunk):
+                task.show(message.text)
+    return state.values["structured_response"]
 
 
-async def start() -> None:
-    state = await run({"messages": [{"role": "user", "content": task.PROMPT}]})
-    for interrupt in state["interrupts"]:
-        for action in interrupt.value["action_requests"]:
-            task.ask_person(action["name"], action["args"])
+async def main() -> None:
+    async with AsyncSqliteSaver.from_conn_string(str(task.STATE)) as checkpointer:
+        task.finish(await run(f"openai:{task.MODEL}", checkpointer))
 
 
-async def approve() -> None:
-    state = await run(Command(resume={"decisions": [{"type": "approve"}]}))
-    task.finish(state["data"]["structured_response"])
+class FakeModel(FakeMessagesListChatModel):
+    def bind_tools(self, *args: Any, **options: Any) -> "FakeModel":
+        return self
+
+
+async def test() -> None:
+    calls = [
+        ("price", {"order": "A-17"}),
+        ("refund", {"order": "A-17", "euros": 40}),
+        ("Receipt", task.RECEIPT.model_dump()),
+    ]
+    answers = [
+        AIMessage("", tool_calls=[{"id": f"call_{name}", "name": name, "args": arguments}])
+        for name, arguments in calls
+    ]
+    assert await run(FakeModel(responses=answers), InMemorySaver()) == task.RECEIPT
 
 
 if __name__ == "__main__":
-    task.main(start, approve)
+    task.main(main, test)

@@ -1,28 +1,58 @@
-"""pydantic-ai: a deferred tool ends the run, and the program stores the conversation for the next process."""
+"""pydantic-ai: a handler of deferred calls asks; the program stores the messages of each step, and the output."""
 
+import json
 from collections.abc import AsyncIterable
+from typing import Any
 
 from pydantic_ai import (
     Agent,
     AgentStreamEvent,
-    ConversationTypeAdapter,
     DeferredToolRequests,
+    DeferredToolResults,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
     RunContext,
     TextPart,
     TextPartDelta,
+    UsageLimits,
 )
+from pydantic_ai.capabilities import HandleDeferredToolCalls, Hooks
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
 from tests.benchmarks.peers.ergonomics import task
 from tests.benchmarks.peers.ergonomics.task import Receipt, Shop
 
-agent = Agent[Shop, Receipt | DeferredToolRequests](
+hooks = Hooks[Shop]()
+
+
+@hooks.on.after_node_run
+async def store(context: RunContext[Shop], *, node: Any, result: Any) -> Any:
+    task.STATE.write_bytes(ModelMessagesTypeAdapter.dump_json(context.messages))
+    return result
+
+
+async def ask(context: RunContext[Shop], requests: DeferredToolRequests) -> DeferredToolResults:
+    answers = {
+        call.tool_call_id: await task.ask_person(call.tool_name, call.args) for call in requests.approvals
+    }
+    return requests.build_results(approvals=answers)
+
+
+agent = Agent[Shop, Receipt](
     f"openai:{task.MODEL}",
     instructions=task.INSTRUCTIONS,
     deps_type=Shop,
-    output_type=[Receipt, DeferredToolRequests],
+    output_type=Receipt,
+    capabilities=[HandleDeferredToolCalls(handler=ask), hooks],
 )
+
+
+@agent.tool
+def price(context: RunContext[Shop], order: str) -> str:
+    """Look up the price of an order."""
+    return context.deps.price(order)
 
 
 @agent.tool(requires_approval=True)
@@ -40,24 +70,34 @@ async def show(context: RunContext[Shop], events: AsyncIterable[AgentStreamEvent
                 task.show(text)
 
 
-async def start() -> None:
-    result = await agent.run(task.PROMPT, deps=Shop(), event_stream_handler=show)
-    if isinstance(result.output, DeferredToolRequests):
-        task.STATE.write_bytes(ConversationTypeAdapter.dump_json(result.conversation))
-        for call in result.output.approvals:
-            task.ask_person(call.tool_name, call.args)
+async def main() -> None:
+    if not task.RESULT.exists():
+        history = (
+            ModelMessagesTypeAdapter.validate_json(task.STATE.read_bytes()) if task.STATE.exists() else []
+        )
+        result = await agent.run(
+            None if history else task.PROMPT,
+            message_history=history,
+            deps=Shop(),
+            usage_limits=UsageLimits(output_tokens_limit=task.TOKENS),
+            event_stream_handler=show,
+        )
+        task.RESULT.write_text(result.output.model_dump_json())
+    task.finish(Receipt.model_validate_json(task.RESULT.read_text()))
 
 
-async def approve() -> None:
-    conversation = ConversationTypeAdapter.validate_json(task.STATE.read_bytes())
-    assert conversation.deferred_tool_requests is not None
-    answers = conversation.deferred_tool_requests.build_results(approve_all=True)
-    result = await agent.run(
-        conversation=conversation, deferred_tool_results=answers, deps=Shop(), event_stream_handler=show
-    )
-    assert isinstance(result.output, Receipt)
-    task.finish(result.output)
+async def test() -> None:
+    calls = [("price", {"order": "A-17"}), ("refund", {"order": "A-17", "euros": 40})]
+    calls.append(("final_result", task.RECEIPT.model_dump()))
+
+    async def answer(messages: Any, info: Any) -> Any:
+        name, arguments = calls[sum(isinstance(message, ModelResponse) for message in messages)]
+        yield {0: DeltaToolCall(name=name, json_args=json.dumps(arguments), tool_call_id=name)}
+
+    with agent.override(model=FunctionModel(stream_function=answer)):
+        await main()
+    assert Receipt.model_validate_json(task.RESULT.read_text()) == task.RECEIPT
 
 
 if __name__ == "__main__":
-    task.main(start, approve)
+    task.main(main, test)
