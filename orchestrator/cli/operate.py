@@ -13,7 +13,7 @@ from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import actor_name, known_actor
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.phrase import many, roughly, table
+from orchestrator.cli.runs.phrase import many, roughly, table, tags_in, tags_of
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
 from orchestrator.engines import engine_directory
@@ -59,54 +59,62 @@ def operate_group() -> None:
 
 @group.command("stop-admitting")
 @spread
-def stop_admitting(*, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Refuse new runs, or those of one agent.
+def stop_admitting(*, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions) -> int:
+    """Refuse new runs, or those of one agent or with a tag.
 
     Queued and live runs continue.
     """
-    return _send("stop_admitting", options, agent=agent)
+    return _send("stop_admitting", options, agent=agent, tags=tags_in(tags) or None)
 
 
 @group.command("start-admitting")
 @spread
-def start_admitting(*, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Admit runs again, of all agents or of one."""
-    return _send("start_admitting", options, agent=agent)
+def start_admitting(*, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions) -> int:
+    """Admit runs again: all, or those of one agent or with a tag."""
+    return _send("start_admitting", options, agent=agent, tags=tags_in(tags) or None)
 
 
 @group.command()
 @spread
-def drain(*, grace: Grace = None, agent: OfAgent = None, options: OperatorOptions) -> int:
-    """Stop the engine, or with --agent one of its agents.
+def drain(
+    *, grace: Grace = None, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions
+) -> int:
+    """Stop the engine, or with --agent or --tag some of its runs.
 
-    Runs get some time to end; the others are parked in the journal. The runs of a drained agent have 30 s unless
-    --grace says; then they are paused, and no further ones are admitted until `start-admitting --agent`.
+    Runs get some time to end; the others are parked in the journal. With --agent or --tag they have 30 s unless
+    --grace says; then they are paused, and no further ones are admitted until `start-admitting` with the same options.
     """
-    return _send("drain", options, grace=grace, agent=agent)
+    return _send("drain", options, grace=grace, agent=agent, tags=tags_in(tags) or None)
 
 
 @group.command("cancel-all")
 @spread
-def cancel_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+def cancel_all(
+    *, graph: OfGraph = None, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions
+) -> int:
     """Cancel live and queued runs, all or some."""
-    return _send("cancel_all", options, graph=graph, agent=agent)
+    return _send("cancel_all", options, graph=graph, agent=agent, tags=tags_in(tags) or None)
 
 
 @group.command("pause-all")
 @spread
-def pause_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+def pause_all(
+    *, graph: OfGraph = None, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions
+) -> int:
     """Pause live runs, all or some.
 
     Runs that start later are not paused.
     """
-    return _send("pause_all", options, graph=graph, agent=agent)
+    return _send("pause_all", options, graph=graph, agent=agent, tags=tags_in(tags) or None)
 
 
 @group.command("resume-all")
 @spread
-def resume_all(*, graph: OfGraph = None, agent: OfAgent = None, options: OperatorOptions) -> int:
+def resume_all(
+    *, graph: OfGraph = None, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions
+) -> int:
     """Resume paused runs, all or some."""
-    return _send("resume_all", options, graph=graph, agent=agent)
+    return _send("resume_all", options, graph=graph, agent=agent, tags=tags_in(tags) or None)
 
 
 @group.command("disable-tool")
@@ -236,8 +244,10 @@ def _print(engine: EngineInfo, answer: Body | None) -> None:
     say(f"  {'draining, ' if answer['draining'] else ''}{admitting}")
     counts = ", ".join(f"{answer[name]} {name}" for name in ("queued", "running", "ready", "waiting"))
     say(f"  {many(answer['slots'], 'slot')}, {answer['taken']} taken; runs: {counts}")
-    for command in answer.get("closed_agents", ()):
-        say(f"  admits no runs of agent {shown(command['agent'])} ({shown(_reason(command), 300)})")
+    for command in answer.get("closed_runs", ()):
+        agent = f" of agent {shown(command['agent'])}" if command["agent"] else ""
+        tags = f" with {shown(tags_of(command['tags']), 300)}" if command["tags"] else ""
+        say(f"  admits no runs{agent}{tags} ({shown(_reason(command), 300)})")
     for command in answer["disabled"]:
         say(f"  tool {shown(command['about'])} is disabled ({shown(_reason(command), 300)})")
     for command in answer["blocked"]:

@@ -26,6 +26,9 @@ Limits = Annotated[
         "--limit", metavar="NAME=VALUE", help="A member of Limits, e.g. max_iterations=20; 0 is off."
     ),
 ]
+Tags = Annotated[
+    tuple[str, ...], typer.Option("--tag", metavar="NAME=VALUE", help="Runs with this tag; repeatable.")
+]
 Log = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Append JSON log lines, as `orchestrator report` reads them."),

@@ -217,17 +217,18 @@ class AgentRegistry:
         agent: str,
         work: Callable[[], Coroutine[Any, Any, Any]],
         conversation_id: str | None,
+        tags: Mapping[str, str],
     ) -> EngineJob:
         """Return a queue entry for a new run of an agent."""
         end = asyncio.get_running_loop().create_future()
         hosting, context = self[agent].hosting, contextvars.copy_context()
-        return EngineJob(run_id, agent, hosting, work, context, end, conversation_id)
+        return EngineJob(run_id, agent, hosting, work, context, end, conversation_id, tags)
 
     def stored_job(
         self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]
     ) -> EngineJob:
         """Return a queue entry for a run of the journal."""
-        job = self.job(head.run_id, agent, work, head.conversation_id)
+        job = self.job(head.run_id, agent, work, head.conversation_id, head.tags)
         job.stored = True
         if head.seq == 0:  # deposited for an engine to start
             job.before = max(0.0, self.clock.time() - head.created_at)

@@ -348,8 +348,9 @@ class LocalEngine(Generic[AgentResultT_co]):
         check_if_exists(if_exists, run_id)
         chosen = self._agents.chosen(agent)
         more = self._agents.checked(chosen, (run_id, conversation_id, limits, deadline), options)
+        tags = options.get("tags") or {}
         try:
-            self._refuse_closed(chosen)
+            self._refuse_closed(chosen, tags)
         except NotAdmitting:
             self._agents.refused(chosen, run_id, "closed" if self._draining is None else "draining")
             raise
@@ -361,10 +362,10 @@ class LocalEngine(Generic[AgentResultT_co]):
             ):
                 return await self.resume(run_id, agent=agent, limits=limits)
             raise RunExists(run_id)
-        self._refuse_closed(chosen)
+        self._refuse_closed(chosen, tags)
         name = run_id or secrets.token_hex(16)
         work = self._agents.work(chosen, prompt, name, conversation_id, limits, deadline, follower, more)
-        job = self._agents.job(name, chosen, work, conversation_id)
+        job = self._agents.job(name, chosen, work, conversation_id, tags)
         self._line.enter(job)
         return Handle(job)
 
@@ -403,7 +404,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             return Handle(job)
         head = await self._journal.head(run_id)
         chosen = self._agents.chosen(agent if agent is not None else self._agents.resumer(head))
-        self._refuse_closed(chosen)
+        self._refuse_closed(chosen, head.tags)
         work = functools.partial(self._agents[chosen].resume, run_id, limits=limits, by=by)
         job = self._agents.stored_job(head, chosen, work)
         self._line.enter(job)
@@ -422,8 +423,8 @@ class LocalEngine(Generic[AgentResultT_co]):
         """Carry out an operator command (one of KINDS) after it was journalled with actor and reason.
 
         `about` is the object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`; with
-        `agent=` most concern the runs of one agent only (OF_AGENT). Raises ConfigError for
-        a command that cannot be carried out, and the errors of the journal; nothing is changed then.
+        `agent=` or `tags=` most concern the runs of one agent, or with these tags, only (OF_RUNS). Raises ConfigError
+        for a command that cannot be carried out, and the errors of the journal; nothing is changed then.
         """
         self._refuse_foreign()
         given = OperatorCommand.of(command, by or default_actor(), {**about, "why": why})
@@ -493,8 +494,8 @@ class LocalEngine(Generic[AgentResultT_co]):
         talk = job.conversation_id
         return talk is None or all(one.conversation_id != talk for one in self._line.live.values())
 
-    def _refuse_closed(self, chosen: str | None = None) -> None:
-        """Raise NotAdmitting if the engine accepts no run, or none of the agent `chosen`."""
+    def _refuse_closed(self, chosen: str | None = None, tags: Mapping[str, str] | None = None) -> None:
+        """Raise NotAdmitting if the engine accepts no run, or none of the agent `chosen` with these tags."""
         self._refuse_foreign(started=False)
         if self._affinity is None:
             raise NotAdmitting(
@@ -503,7 +504,7 @@ class LocalEngine(Generic[AgentResultT_co]):
         if self._draining is not None:
             raise NotAdmitting(self.name, "it is draining or has stopped", "submit it to another engine")
         agent = "" if chosen is None else self._agents[chosen].hosting.agent
-        if (closed := self._commands.closed_for(agent)) is not None:
+        if (closed := self._commands.closed_for(agent, tags or {})) is not None:
             then = "wait until an operator allows admission again, or submit it to another engine"
             raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
 

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from orchestrator.engines.engine_directory import KINDS, STATUS, EngineLog, Registration
@@ -30,16 +30,17 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Request, ToolCall
+from orchestrator.runtime.service.arguments import run_data
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import tool_key
 
 _OPTIONAL = ("grace", "graph")
-OF_AGENT = frozenset(("stop_admitting", "start_admitting", "drain", "cancel_all", "pause_all", "resume_all"))
-"""Commands that can concern the runs of one agent only."""
-AGENT_GRACE = 30.0
-"""Seconds that the runs of a drained agent have to end, unless the command says."""
+OF_RUNS = frozenset(("stop_admitting", "start_admitting", "drain", "cancel_all", "pause_all", "resume_all"))
+"""Commands that can concern some runs only: those of one agent, those with tags."""
+SOME_GRACE = 30.0
+"""Seconds that the drained runs of an agent or with tags have to end, unless the command says."""
 _SAME = {"cancel": "drain", "pause": "stop_admitting", "resume": "start_admitting"}
 """Meaning of `runs cancel|pause|resume` for the run that represents an engine."""
 
@@ -55,6 +56,8 @@ class OperatorCommand:
     """A tool, model or graph by name, a number of slots, or a grace period in seconds, as KINDS says."""
     agent: str = ""
     """Name of the agent whose runs it concerns; empty for all agents."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags that each run has that it concerns; empty for all runs."""
 
     @classmethod
     def of(cls, kind: str, by: str, body: Mapping[str, Any]) -> Self:
@@ -66,25 +69,36 @@ class OperatorCommand:
         about = None if member is None else body.get(member)
         if member is not None and about is None and member not in _OPTIONAL:
             raise ConfigError(f"{kind} needs {member}")
-        allowed = [*filter(None, (member, "agent" if kind in OF_AGENT else None))]
+        allowed = [*filter(None, (member,)), *(("agent", "tags") if kind in OF_RUNS else ())]
         stray = body.keys() - {*allowed, "why"}
         if stray:
             takes = " and ".join(allowed) or "nothing"
             raise ConfigError(f"{kind} takes {takes}, not {', '.join(sorted(stray))}")
         agent = _checked("agent", body.get("agent")) or ""
-        return cls(kind, by, str(body.get("why") or ""), _checked(member, about), agent)
+        tags = run_data(None, body.get("tags")).get("tags", {})
+        return cls(kind, by, str(body.get("why") or ""), _checked(member, about), agent, tags)
 
     def body(self) -> dict[str, Any]:
         """Return the command as the body of its record."""
         member = KINDS[self.kind]
         about = {member: self.about} if member is not None and self.about is not None else {}
         agent = {"agent": self.agent} if self.agent else {}
-        return {"kind": self.kind, "by": self.by, "why": self.why} | about | agent
+        tags = {"tags": dict(self.tags)} if self.tags else {}
+        return {"kind": self.kind, "by": self.by, "why": self.why} | about | agent | tags
+
+    def covers(self, agent: str, tags: Mapping[str, str]) -> bool:
+        """Return whether it concerns the runs of an agent with tags."""
+        return self.agent in ("", agent) and self.tags.items() <= tags.items()
 
     def concerns(self, job: EngineJob) -> bool:
-        """Return whether it concerns a run: of its graph and its agent, if it has them."""
+        """Return whether it concerns a run: of its graph and its agent and with its tags, if it has them."""
         graph = None if KINDS[self.kind] != "graph" else self.about
-        return graph in (None, job.hosting.graph) and self.agent in ("", job.hosting.agent)
+        return graph in (None, job.hosting.graph) and self.covers(job.hosting.agent, job.tags)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it concerns some runs of an engine only, by their agent or their tags."""
+        return bool(self.agent or self.tags)
 
     def explain(self) -> str:
         """Return actor and reason as text."""
@@ -195,20 +209,18 @@ class CommandHandler:
         self._registration = registration
         self._log = log
         self._drain = drain
-        self.closed: OperatorCommand | None = None
-        """The command that stopped admission; None while runs are admitted."""
-        self.closed_agents: dict[str, OperatorCommand] = {}
-        """Agent -> the command that stopped the admission of its runs."""
+        self._closed: list[OperatorCommand] = []
+        """The commands that stopped the admission of runs and are in force."""
         self.draining = False
         self._pausing: set[asyncio.Task[None]] = set()
 
-    def closed_for(self, agent: str) -> OperatorCommand | None:
-        """Return the command that stopped admission of all runs, or of those of an agent; None if they are admitted."""
-        return self.closed or self.closed_agents.get(agent)
+    def closed_for(self, agent: str, tags: Mapping[str, str]) -> OperatorCommand | None:
+        """Return a command that stopped the admission of runs of an agent with tags; None if they are admitted."""
+        return next((command for command in self._closed if command.covers(agent, tags)), None)
 
-    def is_closed(self, agent: str = "") -> bool:
-        """Return whether the engine accepts no further runs of an agent."""
-        return self.closed_for(agent) is not None
+    def is_closed(self, agent: str, tags: Mapping[str, str]) -> bool:
+        """Return whether the engine accepts no further runs of an agent with tags."""
+        return self.closed_for(agent, tags) is not None
 
     async def take(self, posted: Posted) -> None:
         """Carry out a command of another process. A command that is not allowed is journalled with the reason."""
@@ -261,17 +273,12 @@ class CommandHandler:
         await self._registration.note("control", {**command.body(), **known})
         self._log.ordered(command.kind, command.by, command.why, command.about)
         match command.kind:
-            case "stop_admitting" if command.agent:
-                self.closed_agents[command.agent] = command
-            case "start_admitting" if command.agent:
-                self.closed_agents.pop(command.agent, None)
             case "stop_admitting":
-                self.closed = command
-            case "start_admitting":
-                self.closed = None
-                self.closed_agents.clear()
-            case "drain" if command.agent:
-                self.closed_agents[command.agent] = command
+                self._closed.append(command)
+            case "start_admitting":  # also of fewer runs: those of an agent, of which only some were refused
+                self._closed = [one for one in self._closed if not command.covers(one.agent, one.tags)]
+            case "drain" if command.is_partial:
+                self._closed.append(command)
                 pausing = asyncio.create_task(self._pause_later(command))
                 self._pausing.add(pausing)
                 pausing.add_done_callback(self._pausing.discard)
@@ -298,8 +305,8 @@ class CommandHandler:
                 job.hosting.ask(job.run_id, request, by=command.by, why=command.why)
 
     async def _pause_later(self, command: OperatorCommand) -> None:
-        """Give the runs of a drained agent their grace period, then pause those that still work."""
-        seconds = AGENT_GRACE if command.about is None else command.about
+        """Give the drained runs of an agent, or with tags, their grace period, then pause those that still work."""
+        seconds = SOME_GRACE if command.about is None else command.about
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(map(command.concerns, self._line.live.values())):
@@ -309,15 +316,15 @@ class CommandHandler:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the engine as plain data."""
-        line = self._line
+        line, closed = self._line, self.closed_for("", {})
         return {
             "engine": self._name,
             "slots": line.slots.limit,
             "taken": line.slots.taken,
             **line.count(),
-            "admitting": self.closed is None and not self.draining,
-            "closed": None if self.closed is None else asdict(self.closed),
-            "closed_agents": [asdict(command) for command in self.closed_agents.values()],
+            "admitting": closed is None and not self.draining,
+            "closed": None if closed is None else asdict(closed),
+            "closed_runs": [asdict(command) for command in self._closed if command.is_partial],
             "draining": self.draining,
             **self._commands.plain(),
             "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from orchestrator.engines.agent import AgentRegistry
@@ -70,7 +70,7 @@ class OrphanRecovery:
         agents: AgentRegistry,
         line: RunQueue,
         every: float,
-        closed: Callable[[str], bool],
+        closed: Callable[[str, Mapping[str, str]], bool],
         scheduler: Scheduler | None = None,
     ) -> None:
         self._agents = agents
@@ -121,7 +121,7 @@ class OrphanRecovery:
         due = clock.monotonic() + self._every
         while not self._stopped:
             await asyncio.sleep(POLL)
-            if self._closed(""):
+            if self._closed("", {}):
                 continue
             try:
                 lost = self._since < 0
@@ -225,7 +225,7 @@ class OrphanRecovery:
     def _free(self, head: RunHead, agent: str) -> bool:
         """Return whether a run has no owner and may have changed since it was last checked."""
         run_id = head.run_id
-        if self._closed(self._agents[agent].hosting.agent):
+        if self._closed(self._agents[agent].hosting.agent, head.tags):
             return False
         if head.owner is not None:
             self._seen_positions.pop(run_id, None)

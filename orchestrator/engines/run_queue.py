@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -53,6 +53,7 @@ class EngineJob:
     end: asyncio.Future[object]
     """The result, or the error as a value, so that an unread error causes no warning."""
     conversation_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
     stored: bool = False
     """The journal had the run before it was submitted."""
     phase: Phase = Phase.QUEUED

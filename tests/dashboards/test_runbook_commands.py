@@ -28,7 +28,14 @@ from tests.cli.recorded import JOURNAL
 from tests.crash.test_disk import ROOT
 from tests.dashboards.incident import SLOTS, Incident, by_command_line, mitigations, read, typed
 
-WORDS = {"AGENT": "support", "MODEL": "m", "TOOL": "look", "MACHINE": "llm_loop", "copy.db": "other/copy.db"}
+WORDS = {
+    "AGENT": "support",
+    "MODEL": "m",
+    "TOOL": "look",
+    "MACHINE": "llm_loop",
+    "TAG": "tenant=acme",
+    "copy.db": "other/copy.db",
+}
 """Words in capital letters, as the labels of the alert and the listing have them."""
 BURNT = 4
 """Tokens that a run without calls never uses here."""
@@ -284,6 +291,7 @@ def test_the_commands_of_a_runbook_work_in_its_situation(name: str, live: Incide
             assert "To how many decimals are results rounded?" in told["orchestrator ralph answer RUN"].out
         case "OrchestratorQueueSaturated":
             assert {live.ended(f"waits-{number}") for number in range(3)} == {"cancelled"}
+            assert "admits no runs with tenant=acme" in command("operate", "status").out
         case "OrchestratorJournalGrowing":
             assert "removed 30 runs" in told[mitigations(name)[-1]].out
         case "OrchestratorRecoveryLoop":

@@ -195,7 +195,7 @@ async def test_admission_of_one_agent_stops_and_starts() -> None:
         with pytest.raises(NotAdmitting, match="admission was stopped by ann: it fails"):
             await engine.submit("look guilty", agent="guilty")
         assert (await (await engine.submit("look good", agent="good"))).outcome is Outcome.COMPLETED
-        assert [one["agent"] for one in engine.status()["closed_agents"]] == ["guilty"]
+        assert [one["agent"] for one in engine.status()["closed_runs"]] == ["guilty"]
         assert engine.status()["admitting"]
         await engine.control("start_admitting", agent="guilty", by="ann")
         assert (await (await engine.submit("look guilty", agent="guilty"))).outcome is Outcome.COMPLETED
@@ -205,9 +205,9 @@ async def test_admission_of_all_agents_starts_for_each() -> None:
     async with of_two() as (_, engine, _):
         await engine.control("stop_admitting", agent="guilty", by="ann")
         closed = engine._commands.is_closed
-        assert (closed("guilty"), closed("good"), closed()) == (True, False, False)
+        assert (closed("guilty", {}), closed("good", {}), closed("", {})) == (True, False, False)
         await engine.control("start_admitting", by="ann")
-        assert not closed("guilty")
+        assert not closed("guilty", {})
 
 
 async def test_one_agent_is_drained_and_the_engine_works_on() -> None:
@@ -229,6 +229,108 @@ async def test_a_drained_agent_whose_runs_end_in_time_pauses_none() -> None:
         stage.let("look guilty")
         assert await ended(journal, "guilty") == "completed"
         await until(lambda: not engine._commands._pausing)
+
+
+TENANT = {"tenant": "acme"}
+
+
+@contextlib.asynccontextmanager
+async def of_tenants(**options: Any) -> AsyncIterator[tuple[Stage, LocalEngine, MemoryJournal]]:
+    """An engine with an active run of each of two tenants, and one without tags, each named like its tenant."""
+    stage, journal = Stage(), MemoryJournal()
+    agents = {"support": agent(stage, journal, name="support")}
+    async with LocalEngine(agents, **{"slots": 4, "name": "mill", **options}) as engine:
+        for name, tags in {"acme": TENANT | {"env": "live"}, "blue": {"tenant": "blue"}, "none": {}}.items():
+            await engine.submit(f"look {name}", run_id=name, tags=tags)
+        await until(lambda: len(stage.waiting) == 3)
+        yield stage, engine, journal
+        stage.let("look acme", "look blue", "look none")
+
+
+async def test_the_runs_with_a_tag_are_paused_and_resumed_and_the_others_work() -> None:
+    async with of_tenants() as (stage, engine, journal):
+        await engine.control("pause_all", tags=TENANT, agent="support", by="ann")
+        stage.let("look acme", "look blue", "look none")
+        assert [await ended(journal, name) for name in ("blue", "none")] == ["completed"] * 2
+        await until(lambda: engine.status()["waiting"] == 1)
+        await engine.control("resume_all", tags={"tenant": "blue"}, by="ann")
+        assert (await journal.head("acme")).reason == "paused"
+        await engine.control("resume_all", tags=TENANT, by="ann")
+        assert await ended(journal, "acme") == "completed"
+    orders = [
+        record.body.get("tags") for record in await journal.load(engine.run_id) if record.kind == "control"
+    ]
+    assert orders[:3] == [TENANT, {"tenant": "blue"}, TENANT]
+
+
+async def test_the_runs_with_a_tag_are_cancelled_those_in_the_queue_too() -> None:
+    async with of_tenants(slots=3) as (stage, engine, journal):
+        queued = {
+            name: await engine.submit(f"queued {name}", tags={"tenant": name}) for name in ("acme", "blue")
+        }
+        await engine.control("cancel_all", tags=TENANT, by="ann", why="wrong data")
+        with pytest.raises(CancelRequested, match="before it began; ann: wrong data"):
+            await queued["acme"]
+        assert await ended(journal, "acme") == "cancelled"
+        stage.let("look blue", "look none", "queued blue")
+        assert (await queued["blue"]).outcome is Outcome.COMPLETED
+
+
+async def test_admission_of_runs_with_a_tag_stops_and_starts() -> None:
+    async with of_tenants() as (stage, engine, _):
+        stage.let("look acme", "look blue", "look none")
+        await engine.control("stop_admitting", tags=TENANT, by="ann", why="its flood")
+        with pytest.raises(NotAdmitting, match="admission was stopped by ann: its flood"):
+            await engine.submit("look acme", tags=TENANT | {"env": "test"})
+        for tags in ({"tenant": "blue"}, {}):
+            assert (await (await engine.submit("look none", tags=tags))).outcome is Outcome.COMPLETED
+        assert [(one["agent"], one["tags"]) for one in engine.status()["closed_runs"]] == [("", TENANT)]
+        assert engine.status()["admitting"]
+        await engine.control("start_admitting", agent="support", by="ann")
+        with pytest.raises(NotAdmitting):  # of that agent nothing was refused
+            await engine.submit("look acme", tags=TENANT)
+        await engine.control("start_admitting", tags=TENANT, by="ann")
+        assert (await (await engine.submit("look acme", tags=TENANT))).outcome is Outcome.COMPLETED
+
+
+async def test_the_runs_with_a_tag_are_drained_and_the_engine_works_on() -> None:
+    async with of_tenants() as (stage, engine, journal):
+        await engine.control("drain", tags=TENANT, grace=0.01, by="ann", why="it moves")
+        await until(lambda: not engine._commands._pausing)
+        stage.let("look acme", "look blue", "look none")
+        assert [await ended(journal, name) for name in ("blue", "none")] == ["completed"] * 2
+        await until(lambda: engine.status()["waiting"] == 1)
+        with pytest.raises(NotAdmitting, match="it moves"):
+            await engine.submit("look acme", tags=TENANT)
+        assert not engine.status()["draining"]
+
+
+async def test_an_orphan_with_the_tag_stays_in_the_journal_until_its_runs_are_admitted() -> None:
+    stage, journal = Stage(), MemoryJournal()
+    mine = agent(stage, journal, name="support")
+    async with LocalEngine(mine, rescan=0.01, recover="resume") as engine:
+        await engine.control("stop_admitting", tags=TENANT, by="ann")
+        await mine.deposit("look acme", run_id="acme", tags=TENANT)
+        await mine.deposit("look blue", run_id="blue", tags={"tenant": "blue"})
+        stage.let("look acme", "look blue")
+        assert await ended(journal, "blue") == "completed"
+        assert (await journal.head("acme")).seq == 0
+        await engine.control("start_admitting", tags=TENANT, by="ann")
+        assert await ended(journal, "acme") == "completed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "words"),
+    [
+        ("slots", {"slots": 2, "tags": TENANT}, "slots takes slots, not tags"),
+        ("pause_all", {"tags": "tenant=acme"}, "give a dict of text to text"),
+        ("pause_all", {"tags": {"": "acme"}}, "must be printable text"),
+    ],
+)
+async def test_tags_that_no_run_can_have_are_refused(kind: str, about: dict[str, Any], words: str) -> None:
+    async with LocalEngine(agent(Stage(), MemoryJournal())) as engine:
+        with pytest.raises(ConfigError, match=words):
+            await engine.control(kind, by="ann", **about)
 
 
 async def ended(journal: MemoryJournal, run_id: str) -> str:
@@ -313,7 +415,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cancel_all", {"graph": "ralph"}, "engine 'local' has no graph 'ralph'; it has: llm_loop"),
     ("slots", {"slots": 0}, "slots is 0; it must be a whole number, 1 or more"),
     ("drain", {"grace": -1}, "grace is -1; it must be a number of seconds, 0 or more"),
-    ("stop_admitting", {"tool": "look"}, "stop_admitting takes agent, not tool"),
+    ("stop_admitting", {"tool": "look"}, "stop_admitting takes agent and tags, not tool"),
     ("enable_tool", {"tool": ""}, "tool is ''; it must be a name"),
 ]
 

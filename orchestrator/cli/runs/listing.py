@@ -20,7 +20,7 @@ from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
 from orchestrator.cli.output import reader_is_gone, say, say_json, shown
-from orchestrator.cli.runs.phrase import moment, roughly, seconds_in, table
+from orchestrator.cli.runs.phrase import moment, roughly, seconds_in, table, tags_in
 from orchestrator.cli.runs.store import WAITS_FOR_AGENT, OpenStore, at_journal, head_json, head_reason
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
@@ -41,9 +41,7 @@ class FilterOptions:
     state: Annotated[str | None, typer.Option(metavar="STATE", help="Runs in this state.")] = None
     outcome: Annotated[str | None, typer.Option(metavar="NAME", help="Runs that ended so.")] = None
     reason: Annotated[str | None, typer.Option(metavar="NAME", help="Why they ended or parked.")] = None
-    tags: Annotated[
-        tuple[str, ...], typer.Option("--tag", metavar="NAME=VALUE", help="Runs with this tag; repeatable.")
-    ] = ()
+    tags: given.Tags = ()
     waiting: Annotated[bool, typer.Option("--waiting", help="Runs that wait for a person.")] = False
     waiting_for: Annotated[
         str | None, typer.Option(metavar="TOOL", help="Runs that wait for a call of this tool.")
@@ -53,12 +51,6 @@ class FilterOptions:
     @property
     def conditions(self) -> RunFilter:
         """The conditions for the library. Raises ConfigError for a text that is no tag or no duration."""
-        tags: dict[str, str] = {}
-        for text in self.tags:
-            name, equals, value = text.partition("=")
-            if not equals or not name:
-                raise ConfigError(f"tag {text!r} is not of the form NAME=VALUE")
-            tags[name] = value
         return {
             "agent": self.agent,
             "machine": self.graph,
@@ -66,7 +58,7 @@ class FilterOptions:
             "state": self.state,
             "outcome": self.outcome,
             "reason": self.reason,
-            "tag": tags or None,
+            "tag": tags_in(self.tags) or None,
             "waiting": self.waiting_for or (True if self.waiting else None),
             "older_than": None if self.older_than is None else time.time() - seconds_in(self.older_than),
         }

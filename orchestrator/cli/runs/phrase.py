@@ -102,6 +102,17 @@ def tags_of(tags: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in tags.items())
 
 
+def tags_in(texts: Iterable[str]) -> dict[str, str]:
+    """Return the tags of texts of the form NAME=VALUE. Raises ConfigError for another one."""
+    tags: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"tag {text!r} is not of the form NAME=VALUE")
+        tags[name] = value
+    return tags
+
+
 def stored_calls(context: Mapping[str, Any]) -> list[RoleCall]:
     """Return the calls in a stored context; none for a graph without coding agents."""
     if not (stored := context.get("agent_calls")):
