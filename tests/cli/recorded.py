@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import json
 import os
+import struct
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,3 +209,11 @@ def inbox(run_id: str, path: str = JOURNAL) -> list[Posted]:
             return await journal.inbox(run_id)
 
     return asyncio.run(read())
+
+
+def silence(seconds: float, path: Path | str = JOURNAL) -> None:
+    """Make the last heartbeat of the only owner of runs look so old. The owner must write none meanwhile."""
+    (file,) = Path(f"{path}-owners").iterdir()
+    pid, ttl, _ = struct.unpack_from("<qdd", file.read_bytes())
+    packed = struct.pack("<qdd", pid, ttl, time.monotonic() - seconds)
+    file.write_bytes(packed + struct.pack("<I", zlib.crc32(packed)))

@@ -6,11 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
-import os
 import re
-import struct
-import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +19,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.rlm.code_mode import CODE_MODE
+from tests.cli import recorded
 from tests.cli.recorded import JOURNAL, Tape, play
 
 Cli = Callable[..., Any]
@@ -36,9 +33,7 @@ def frozen(tape: Tape, *, silence: float) -> Iterator[None]:
     """Own a run as a process does that has sent no heartbeat for so many seconds."""
     journal = SqliteJournal(JOURNAL, ttl=TTL)
     asyncio.run(play(tape, journal))
-    (file,) = Path(f"{JOURNAL}-owners").iterdir()
-    packed = struct.pack("<qdd", os.getpid(), TTL, time.monotonic() - silence)
-    file.write_bytes(packed + struct.pack("<I", zlib.crc32(packed)))
+    recorded.silence(silence)
     try:
         yield
     finally:

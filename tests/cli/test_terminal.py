@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -14,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import ConfigError, RunUnknown, StoreDown
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite.owner import TTL
+from orchestrator.kernel.journal import RunHead
+from tests.cli.recorded import silence
 from tests.tiers import SOAK
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -184,3 +191,56 @@ def test_a_terminal_that_says_no_more_leaves_the_question_to_others(
     assert cli("runs", "reject", "bill", "--by", "ann").code == 0
     assert terminal.end() == (0, "")
     assert not (folder / "paid").exists()
+
+
+WAITS = """
+import asyncio
+from pathlib import Path
+
+
+async def answers(request):
+    while not Path("repaired").exists():
+        await asyncio.sleep(0.01)
+    return "Done."
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "outcome"),
+    [((), "y\n", "completed"), ((), "\n", ""), (("--take-over",), None, "completed")],
+    ids=["yes", "no", "take-over"],
+)
+def test_a_run_of_a_stopped_process_is_taken_over_if_a_person_agrees(
+    start: Start, folder: Path, options: tuple[str, ...], answer: str | None, outcome: str
+) -> None:
+    (folder / "waits.py").write_text(WAITS)
+    path = folder / "runs.db"
+    at = ("--journal", str(path))
+    owner = start("run", "hi", "--model", "python:waits:answers", "--run-id", "taken", *at)
+    while not path.exists() or head_of(path).state != "await_llm":
+        assert owner.poll() is None, owner.communicate()
+    owner.send_signal(signal.SIGSTOP)
+    silence(TTL + 1, path)
+    (folder / "repaired").touch()
+    terminal = Terminal(start, "runs", "resume", "taken", *options, *at)
+    if answer is not None:
+        terminal.until("Take the run over? [y/N]")
+        assert head_of(path).expired_owner is not None
+        os.write(terminal.ours, answer.encode())
+    code, err = terminal.end()
+    assert head_of(path).outcome == outcome
+    assert (code == 0) is bool(outcome), err
+    assert ("nothing was resumed" in err) is not bool(outcome)
+    assert ("[y/N]" in terminal.text) is (answer is not None)
+
+
+def head_of(path: Path) -> RunHead:
+    """Return the head of the run `taken`; one without a state as long as there is none."""
+
+    async def read() -> RunHead:
+        async with SqliteJournal(path, only_reads=True) as journal:
+            return await journal.head("taken")
+
+    with contextlib.suppress(RunUnknown, StoreDown, ConfigError):
+        return asyncio.run(read())
+    return RunHead("taken", "", "", "open", 0, 0, None, 0.0, 0.0)

@@ -88,6 +88,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 LLM, STORM = "OrchestratorLLMErrorRatioHigh", "OrchestratorRetryStorm"
 WRITES, SLOW = "OrchestratorJournalWritesFailing", "OrchestratorJournalSlow"
 SHARED, LOOP = "OrchestratorDuplicateInstance", "OrchestratorRecoveryLoop"
+BURN, DOWN = "OrchestratorRunErrorBudgetBurn", "OrchestratorTargetDown"
 INHIBITIONS: dict[str, tuple[dict[str, str], dict[str, str], bool]] = {
     "the retries of the agent whose model fails": (
         {"alertname": LLM, "agent": "a", "model": "m"},
@@ -119,6 +120,26 @@ INHIBITIONS: dict[str, tuple[dict[str, str], dict[str, str], bool]] = {
         {"alertname": LOOP, "instance": "a:1", "agent": "a"},
         True,
     ),
+    "the ticket of the agent that has the page": (
+        {"alertname": BURN, "agent": "a", "machine": "llm_loop", "severity": "critical", "long": "1h"},
+        {"alertname": BURN, "agent": "a", "machine": "llm_loop", "long": "3d"},
+        True,
+    ),
+    "the ticket of another agent": (
+        {"alertname": BURN, "agent": "a", "machine": "llm_loop", "severity": "critical", "long": "1h"},
+        {"alertname": BURN, "agent": "b", "machine": "llm_loop", "long": "3d"},
+        False,
+    ),
+    "an agent of the process that does not answer": (
+        {"alertname": DOWN, "instance": "a:1", "severity": "critical"},
+        {"alertname": "OrchestratorAbandonedWork", "instance": "a:1", "agent": "a"},
+        True,
+    ),
+    "the same agent of another process": (
+        {"alertname": DOWN, "instance": "a:1", "severity": "critical"},
+        {"alertname": "OrchestratorAbandonedWork", "instance": "b:1", "agent": "a"},
+        False,
+    ),
     "restarts of another process": (
         {"alertname": SHARED, "instance": "a:1"},
         {"alertname": LOOP, "instance": "b:1", "agent": "a"},
@@ -139,11 +160,11 @@ def test_an_alert_suppresses_what_it_explains_and_nothing_else(alertmanager: str
 
     def processed() -> dict[str, Any] | None:
         """Return the state of the target as soon as Alertmanager has decided."""
-        found = {
-            one["labels"]["alertname"]: one for one in fetch(alertmanager) if one["labels"]["job"] == title
-        }
-        done = len(found) == 2 and all(one["status"]["state"] != "unprocessed" for one in found.values())
-        return found[target["alertname"]] if done else None
+        found = [one for one in fetch(alertmanager) if one["labels"]["job"] == title]
+        if len(found) < len(posted) or any(one["status"]["state"] == "unprocessed" for one in found):
+            return None
+        (wanted,) = [one for one in found if one["labels"] == posted[1]["labels"]]
+        return dict(wanted)
 
     found = until(processed, 60, "both alerts")
     assert bool(found["status"]["inhibitedBy"]) is suppressed
