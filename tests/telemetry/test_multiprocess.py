@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -47,7 +48,8 @@ def agent():
         if not agents:  # after the fork: each worker opens the journal, and has a log
             journal = SqliteJournal("worker.db")
             log = TransitionLog(open(f"worker-{os.getpid()}.log", "ab", buffering=0))
-            options = {"name": "support", "journal": journal, "observers": [log, metrics]}
+            released = open("version").read()
+            options = {"name": "support", "journal": journal, "observers": [log, metrics], "version": released}
             agents.append(Agent(FunctionLLM(answer, model="m"), **options))
         return agents[0]
 
@@ -79,6 +81,7 @@ class Served:
         (folder / "multiproc").mkdir()
         (folder / "host_app.py").write_text(APP)
         (folder / "conf.py").write_text(CONF)
+        (folder / "version").write_text("1")
         made = pack([LLM_LOOP], profile=smoke(30))
         for name in ("rules.yml", "alerts.yml"):
             (folder / name).write_text(made[f"prometheus/{name}"])
@@ -167,6 +170,18 @@ class Served:
         found = fetch(f"http://127.0.0.1:{self.monitor}/api/v1/query?{words}")["data"]["result"]
         return float(found[0]["value"][1]) if len(found) == 1 else None
 
+    def versions(self) -> set[str]:
+        """Return the versions of the agent that the page has."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
+            return set(
+                re.findall(r'orchestrator_agent_info\{.*version="(\w+)"\} 1\.0', answer.read().decode())
+            )
+
+    def broken_rules(self) -> list[str]:
+        """Return the rules whose last evaluation failed, for example by a join with two partners."""
+        groups = fetch(f"http://127.0.0.1:{self.monitor}/api/v1/rules")["data"]["groups"]
+        return [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
+
     def firing(self) -> set[str]:
         alerts = fetch(f"http://127.0.0.1:{self.monitor}/api/v1/alerts")["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
@@ -242,3 +257,31 @@ def test_the_page_of_two_workers_is_right_while_one_is_killed_and_replaced(serve
         }
         == set()
     )
+
+
+ANSWERED = "machine_agent_version:orchestrator_runs_answered:rate1h"
+
+
+def test_workers_of_two_versions_have_a_row_each_until_the_older_ones_are_gone(served: Served) -> None:
+    old: set[int] = set()
+    while len(old) < 2:
+        old |= served.go(1)
+    until(lambda: served.go(1) and served.value(f"{ANSWERED} > 0"), 60, "the runs of version 1")
+    assert served.versions() == {"1"}
+    (served.folder / "version").write_text("2")
+    first, second = old
+    os.kill(first, signal.SIGTERM)
+    while not served.go(1) - old:  # its successor has the new version
+        pass
+    until(lambda: served.versions() == {"1", "2"}, 60, "both versions on one page")
+    until(lambda: served.value(f"absent({ANSWERED})"), 60, "no figure for either of them")
+    assert served.broken_rules() == []
+    os.kill(second, signal.SIGTERM)
+    new: set[int] = set()
+    while len(new) < 2:
+        new |= served.go(1) - old
+    until(lambda: served.versions() == {"2"}, 60, "the new version alone")
+    until(
+        lambda: served.go(1) and served.value(f'{ANSWERED}{{version="2"}} > 0'), 60, "the runs of version 2"
+    )
+    assert served.broken_rules() == []
