@@ -332,12 +332,16 @@ ENDINGS: Mapping[str, Callable[[], dict[str, Run]]] = {
 # ---- the table ----
 
 
+def clock_of(ending: str) -> dict[str, FakeClock]:
+    """Return the clock of a run that a limit of time ends, as an option of its facade."""
+    return {"clock": FakeClock(auto=True)} if ending == "`max_seconds`" else {}
+
+
 async def row_of(graph: str, ending: str, run: Run) -> EndingRow:
     """Carry out a run, and read how it ended from its result, its log and its metrics."""
     out, registry = StringIO(), CollectorRegistry()
     observers = (TransitionLog(out), Metrics(registry))
-    clock = {"clock": FakeClock(auto=True)} if ending == "`max_seconds`" else {}
-    result = await run(observers=observers, **clock)
+    result = await run(observers=observers, **clock_of(ending))
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     (line,) = (one for one in lines if one["msg"] == "run.completed" and one["machine"] == graph)
     (labels,) = (

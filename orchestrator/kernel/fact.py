@@ -188,6 +188,12 @@ class LLMCall:
     """The error of an attempt that failed."""
     estimated_cost_micros: int = 0
     """Least cost of an attempt without usage (interrupted, or not reported), in millionths of the currency."""
+    response_model: str | None = None
+    """Name of the model that answered, as its server reports it."""
+    response_id: str | None = None
+    """Id of the answer at its server."""
+    server: tuple[str, int] | None = None
+    """Host and port of the server that was asked; None if the model has none."""
 
 
 @value(frozen=True, slots=True)
@@ -241,6 +247,8 @@ class ToolExecution:
     """Start of the tool (epoch seconds), after its wait for a slot; 0 if no tool ran or the time is unknown."""
     error: ToolError | None = None
     """The exception that the tool raised, if the outcome is `error`."""
+    call_id: str = ""
+    """Id of the call in the model's answer."""
 
 
 @fact(frozen=True, slots=True)

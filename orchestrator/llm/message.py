@@ -491,6 +491,10 @@ class Route:
     """Start of the try by the monotonic clock of the run; None between two tries."""
     limit: TimeLimit | None = None
     """The time limit of this try, in which the wait for a rate limiter does not count."""
+    server: tuple[str, int] | None = None
+    """Host and port of the server that was asked."""
+    response_id: str | None = None
+    """Id of the answer at its server."""
 
     def in_flight(self, now: float) -> float | None:
         """Return the seconds since the request was sent; None if it was not, or if its try is over."""
@@ -498,10 +502,10 @@ class Route:
             None if self.since is None or self.waiting else max(0.0, now - self.since - (self.queued or 0.0))
         )
 
-    def take(self) -> tuple[str | None, float | None]:
-        """Return model and wait of the finished try, and reset both for the next one."""
-        taken = self.model, self.queued
-        self.model = self.queued = None
+    def take(self) -> Route:
+        """Return what the finished try did, and reset it for the next one."""
+        taken = replace(self)
+        self.model = self.queued = self.server = self.response_id = None
         return taken
 
 

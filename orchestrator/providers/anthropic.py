@@ -385,6 +385,11 @@ class MessageAssembly:
         self._said: list[str] = []
 
     @property
+    def response_id(self) -> str | None:
+        """The id of the answer, from its first event."""
+        return text_or_none(self._raw.get("id"))
+
+    @property
     def text(self) -> str:
         """The text so far."""
         return "".join(self._said)

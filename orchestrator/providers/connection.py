@@ -362,6 +362,24 @@ def check_address(base_url: str) -> None:
         )
 
 
+_PORTS = {"http": 80, "https": 443}
+
+
+def server_of_address(address: str) -> tuple[str, int] | None:
+    """Return host and port of an address; None if it has none.
+
+    Example:
+        >>> server_of_address("https://api.openai.com/v1/")
+        ('api.openai.com', 443)
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    return (host, port) if host and port else None
+
+
 def provider_name(given: str | None, family: str, address: str) -> str:
     """Return the name of a provider for telemetry and prices: the host's own, else by address, else the family's.
 

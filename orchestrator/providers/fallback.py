@@ -131,6 +131,7 @@ class Fallback:
             choice = ready or min(possible, key=lambda choice: choice.ready_at)
         if request.route is not None:
             request.route.model = choice.name
+            request.route.server = request.route.response_id = None
         try:
             response = await choice.llm.complete(request)
         except Exception as error:

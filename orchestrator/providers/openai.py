@@ -653,6 +653,7 @@ class ChatAssembly:
         self._form = form
         self._members: dict[str, Any] = {}
         """Members of the message that are not part of the API."""
+        self.response_id: str | None = None
         self._model: str | None = None
         self._usage: Usage | None = None
         self._finish: str | None = None
@@ -683,6 +684,7 @@ class ChatAssembly:
         if (error := error_of(chunk, CHAT)) is not None:
             raise fault.of_answer(None, None, error, partial=self.text)
         chunk = mapping(chunk)
+        self.response_id = text_or_none(chunk.get("id")) or self.response_id
         self._model = text_or_none(chunk.get("model")) or self._model
         self._usage = _usage(chunk) or self._usage
         for choice in objects(chunk.get("choices")):
@@ -921,6 +923,11 @@ class ResponsesAssembly:
         self._done: list[Mapping[str, Any]] = []
         self._said: list[str] = []
         self._position: object = None
+
+    @property
+    def response_id(self) -> str | None:
+        """The id of the answer, from its last event."""
+        return text_or_none(mapping(self._final).get("id"))
 
     @property
     def text(self) -> str:

@@ -38,10 +38,15 @@ from orchestrator.llm.message import (
     encodable,
 )
 from orchestrator.providers import fault
-from orchestrator.providers.connection import LoopClients, check_address, check_total_timeout
+from orchestrator.providers.connection import (
+    LoopClients,
+    check_address,
+    check_total_timeout,
+    server_of_address,
+)
 from orchestrator.providers.reading import arguments, mapping
 from orchestrator.providers.structured_output import instructed, is_object, named
-from orchestrator.providers.vendor_model import VendorModel, check_names, checked_kinds
+from orchestrator.providers.vendor_model import VendorModel, check_names, checked_kinds, note_response_id
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -343,6 +348,8 @@ class PydanticAIModel(VendorModel):
         from orchestrator.providers.pydantic_ai_request import conversation, response_of
 
         llm = await self._clients.get()
+        if request.route is not None:
+            request.route.server = server_of_address(llm.base_url or "")
         if self.provider in _DECLARING and not request.tools:
             called = {call.name for message in request.messages for call in message.tool_calls}
             declared = tuple(_Declaration(name) for name in sorted(called))
@@ -362,6 +369,7 @@ class PydanticAIModel(VendorModel):
             raise
         except Exception as error:
             raise _converted(error, listener.partial, llm.base_url or "") from error
+        note_response_id(request, answer.provider_response_id)
         return response_of(answer)
 
     def _is_native(self, schema: Mapping[str, Any]) -> bool:

@@ -66,6 +66,7 @@ from orchestrator.providers.connection import (
     secrets_of_address,
     secrets_of_environment,
     secrets_of_headers,
+    server_of_address,
     short_errors,
     too_large,
     watch_errors,
@@ -354,6 +355,16 @@ class VendorModel(ABC):
         await self.aclose()
 
 
+_LONGEST_ID = 256
+"""Maximum characters of the id of an answer."""
+
+
+def note_response_id(request: Request, given: object) -> None:
+    """Store the id that a server gave to an answer, for observers."""
+    if request.route is not None and isinstance(given, str):
+        request.route.response_id = given[:_LONGEST_ID] or None
+
+
 _DRAIN_SECONDS = 0.1
 _SHOWN = 300
 _BLANK = b"\xef\xbb\xbf \t\r\n"
@@ -372,6 +383,11 @@ class AnswerAssembly(Protocol):
     """The answer is complete, even if the stream has not reported its end or breaks before it."""
     size: int
     """Approximate bytes stored of the stream so far."""
+
+    @property
+    def response_id(self) -> str | None:
+        """The id of the answer, if the stream named one."""
+        ...
 
     @property
     def text(self) -> str:
@@ -435,6 +451,7 @@ class SdkModel(VendorModel):
         self._watched(host_client)
         self.address = str(getattr(spare or host_client, "base_url", ""))
         """Address of the requests, also if the host set none."""
+        self._server = server_of_address(self.address)
 
     def _secrets(self) -> Iterator[str]:
         yield from super()._secrets()
@@ -471,6 +488,8 @@ class SdkModel(VendorModel):
     # ---- one answer ----
 
     async def _answered(self, request: Request) -> Response:
+        if request.route is not None:
+            request.route.server = self._server
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
         body = self._with_cache_hints(body, request)
         client = await self._clients.get() if self._host_client is None else self._host_client
@@ -511,6 +530,7 @@ class SdkModel(VendorModel):
             if not isinstance(raw, dict):
                 raise malformed("it is not a JSON object")
             response = self._form.response(raw)
+        note_response_id(request, raw.get("id"))
         if request.on_delta is not None:
             reasoning = [ReasoningPiece(response.reasoning)] if response.reasoning else []
             calls = enumerate(response.tool_calls)
@@ -556,6 +576,7 @@ class SdkModel(VendorModel):
             _deliver(request, said, others)
         with self._reading(assembly):
             response = assembly.response()
+        note_response_id(request, assembly.response_id)
         # Read the rest of a stream, so that the connection can be reused; not for long, because the answer is
         # complete.
         with suppress(Exception):

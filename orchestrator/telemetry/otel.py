@@ -36,6 +36,7 @@ arguments, results or the text of an error.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -45,7 +46,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.errors import MissingExtra
 from orchestrator.kernel.fact import (
     Call,
     EventFailed,
@@ -65,10 +66,15 @@ from orchestrator.telemetry.semconv import LINKED, Conventions
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Histogram, Meter
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 Attributes: TypeAlias = dict[str, Any]
+
+
+def named(values: Mapping[str | None, Any]) -> Attributes:
+    """Return the attributes that the version of the conventions has a name for, without unknown values."""
+    return {name: value for name, value in values.items() if name is not None and value is not None}
 
 
 def identity_attributes(fact: RunStarted, names: Conventions) -> Attributes:
@@ -84,7 +90,7 @@ def identity_attributes(fact: RunStarted, names: Conventions) -> Attributes:
 def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> Attributes:
     """Return the attributes of a request to a model, without unknown numbers."""
     optional = {
-        names.provider: provider,
+        **served_attributes(fact, names, provider),
         names.input_tokens: fact.input_tokens or None,
         names.output_tokens: fact.output_tokens or None,
         names.cached_tokens: fact.cached_input_tokens or None,
@@ -93,6 +99,7 @@ def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> A
         ours.TOOL_CALLS: fact.tool_calls or None,
         ours.COST: fact.cost,
         ours.QUEUED: fact.queued or None,
+        names.response_id: fact.response_id,
     }
     finish = finish_word(fact.finish_reason)
     return {
@@ -100,8 +107,19 @@ def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> A
         names.model: fact.model,
         ours.STATE: fact.state,
         ours.ITERATION: fact.iteration,
-        **{name: value for name, value in optional.items() if value is not None},
+        **named(optional),
         **({} if finish is None else {names.finish_reasons: (finish,)}),
+    }
+
+
+def served_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> dict[str | None, Any]:
+    """Return who answered a request: the values that its span and its metrics have."""
+    host, port = fact.server or (None, None)
+    return {
+        names.provider: provider,
+        names.response_model: fact.response_model,
+        names.server_address: host,
+        names.server_port: port,
     }
 
 
@@ -116,6 +134,7 @@ def tool_attributes(fact: ToolExecution, names: Conventions) -> Attributes:
         ours.RESULT_CHARS: fact.result_chars,
         **({ours.QUEUED: fact.queued} if fact.queued else {}),
         **({ours.CUT: True} if fact.cut else {}),
+        **named({names.tool_call: fact.call_id or None}),
     }
 
 
@@ -151,9 +170,14 @@ def completed_attributes(fact: RunCompleted, names: Conventions) -> Attributes:
         ours.TRANSITIONS: fact.transitions,
         ours.ITERATIONS: fact.iterations,
     }
-    if fact.outcome == "failed":
-        attributes[names.error] = type(fact.error).__name__ if fact.error else fact.reason
-    return attributes
+    return attributes | named({names.error: _error_of(fact)})
+
+
+def _error_of(fact: RunCompleted) -> str | None:
+    """Return the error of a run that failed."""
+    if fact.outcome != "failed":
+        return None
+    return type(fact.error).__name__ if fact.error else fact.reason
 
 
 class RecentRuns(dict[str, str]):
@@ -219,6 +243,7 @@ def parsed(traceparent: str | None, api: Any) -> SpanContext | None:
 
 _TOKENS = tuple(4**power for power in range(14))
 _SECONDS = tuple(0.01 * 2**power for power in range(14))
+_AGENT_SECONDS = tuple(0.1 * 2**power for power in range(13))
 """Boundaries of the buckets as the conventions advise."""
 
 
@@ -233,35 +258,56 @@ class ClientMetrics:
             "Number of input and output tokens used.",
             explicit_bucket_boundaries_advisory=_TOKENS,
         )
-        self._duration = meter.create_histogram(
-            names.duration, "s", "GenAI operation duration.", explicit_bucket_boundaries_advisory=_SECONDS
+
+        def seconds(name: str | None, text: str, bounds: tuple[float, ...] = _SECONDS) -> Histogram | None:
+            if name is None:
+                return None
+            return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=bounds)
+
+        self._duration = seconds(names.duration, "GenAI operation duration.")
+        self._first_chunk = seconds(
+            names.first_chunk_time, "Time to receive the first chunk of a streamed answer."
         )
-        self._first_chunk = meter.create_histogram(
-            names.first_chunk_time,
-            "s",
-            "Time to receive the first chunk of a streamed answer.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+        self._tool = seconds(names.tool_duration, "The duration of a single tool execution.")
+        self._agent = seconds(
+            names.agent_duration, "The duration of a single agent invocation.", _AGENT_SECONDS
         )
 
     def request(self, fact: LLMCall, provider: str | None, error: str | None) -> None:
         """Record one attempt of a request to a model."""
         names = self._names
-        labels = {names.operation: names.llm, names.model: fact.model, names.provider: provider or "_unknown"}
-        self._record_duration(labels, fact.seconds, error)
+        labels = {
+            names.operation: names.llm,
+            names.model: fact.model,
+            **named(served_attributes(fact, names, provider or _UNKNOWN)),
+        }
+        self._record(self._duration, labels, fact.seconds, error)
         for kind, tokens in (("input", fact.input_tokens), ("output", fact.output_tokens)):
             if tokens:
                 self._tokens.record(tokens, {**labels, names.token_type: kind})
         if fact.first_token is not None:
-            self._first_chunk.record(fact.first_token, labels)
+            self._record(self._first_chunk, labels, fact.first_token)
 
-    def tool(self, fact: ToolExecution, error: str | None) -> None:
-        """Record one tool call."""
+    def tool(self, fact: ToolExecution, identity: Attributes, error: str | None) -> None:
+        """Record one tool call of the run with these attributes."""
         names = self._names
-        self._record_duration({names.operation: names.tool, names.tool_name: fact.tool}, fact.seconds, error)
+        labels = {names.tool_name: fact.tool}
+        if names.tool_duration is None:
+            self._record(self._duration, {names.operation: names.tool, **labels}, fact.seconds, error)
+        else:
+            labels |= named({names.tool_type: "function", names.agent: identity.get(names.agent)})
+            self._record(self._tool, labels, fact.seconds, error)
 
-    def _record_duration(self, labels: dict[str, Any], seconds: float, error: str | None) -> None:
-        extra = {} if error is None else {self._names.error: error}
-        self._duration.record(seconds, {**labels, **extra})
+    def run(self, agent: str, seconds: float, error: str | None) -> None:
+        """Record a run that ended."""
+        if agent:
+            self._record(self._agent, {self._names.agent: agent}, seconds, error)
+
+    def _record(
+        self, instrument: Histogram | None, labels: Attributes, seconds: float, error: str | None = None
+    ) -> None:
+        if instrument is not None:
+            instrument.record(seconds, {**labels, **named({self._names.error: error})})
 
 
 CallKey: TypeAlias = tuple[int, int]
@@ -358,13 +404,16 @@ Key: TypeAlias = tuple[str, str]
 class _Open:
     """The span of an active run.
 
-    `since` is the start of its present state, or of its present session (epoch seconds).
+    `started` is the start of its present session, `since` that of its present state (epoch seconds).
     """
 
     span: Span
+    started: float
     since: float
     identity: Attributes
     """Agent and conversation, for the spans of the run's calls."""
+    invoked: bool = False
+    """The span is that of an agent, which names its first model; False once it has one."""
     calls: dict[CallKey, CallSpan] = field(default_factory=dict)
     """Tool calls that run, or whose fact has not been published."""
     reported: set[CallKey] = field(default_factory=set)
@@ -377,7 +426,8 @@ class Spans:
     Args:
         tracer: The tracer; None takes one from the global provider, which may be configured later.
         meter: Records the GenAI metrics too; None records none.
-        conventions: A version of `semconv.VERSIONS`.
+        conventions: A version of `semconv.VERSIONS`; None takes `genai-main` if OTEL_SEMCONV_STABILITY_OPT_IN has
+            `gen_ai_latest_experimental`, else 1.41.
         links: Run id -> W3C `traceparent` of its last span; None keeps them in memory.
         most: Maximum open spans of runs.
 
@@ -398,15 +448,12 @@ class Spans:
         tracer: Tracer | None = None,
         *,
         meter: Meter | None = None,
-        conventions: str = ours.LATEST,
+        conventions: str | None = None,
         links: MutableMapping[str, str] | None = None,
         most: int = 10_000,
         now: Callable[[], float] = time.time,
     ) -> None:
-        if conventions not in ours.VERSIONS:
-            known = ", ".join(ours.VERSIONS)
-            raise ConfigError(f"unknown version {conventions!r} of the conventions; known: {known}")
-        self._names = ours.VERSIONS[conventions]
+        self._names = ours.chosen(conventions, os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", ""))
         self._api = _api()
         self._tracer = tracer or self._api.get_tracer("orchestrator", schema_url=self._names.schema_url)
         self._metrics = None if meter is None else ClientMetrics(meter, self._names)
@@ -497,18 +544,21 @@ class Spans:
         before = self._pop(fact)
         if before is not None:  # the run was continued elsewhere, and its end was never reported here
             self._abandon(before)
+        names = self._names
+        invoked = names.agent_run is not None and bool(fact.agent)
+        operation, subject = (names.agent_run, fact.agent) if invoked else (names.run, fact.graph)
         attributes = {
-            self._names.operation: self._names.run,
-            self._names.workflow: fact.graph,
+            names.operation: operation,
+            **({} if invoked else {names.workflow: fact.graph}),
             ours.MACHINE: fact.graph,
             ours.RUN_ID: fact.run_id,
             ours.ORIGIN: "resumed" if resumed else "new",
         }
         if fact.parent_run_id is not None:
             attributes[ours.PARENT_RUN_ID] = fact.parent_run_id
-        identity = identity_attributes(fact, self._names)
+        identity = identity_attributes(fact, names)
         span = self._tracer.start_span(
-            f"{self._names.run} {fact.graph}",
+            f"{operation} {subject}",
             context=self._context_of(fact, resumed=resumed),
             attributes={**attributes, **identity},
             links=self._links.of(fact.run_id) if resumed else None,
@@ -517,7 +567,7 @@ class Spans:
         PRESENT.set(span.get_span_context())
         self._links.remember(fact.run_id, span.get_span_context())
         key = (fact.graph, fact.run_id)
-        run = _Open(span, fact.at, identity, reported=self._reported.pop(key, set()))
+        run = _Open(span, fact.at, fact.at, identity, invoked, reported=self._reported.pop(key, set()))
         with self._lock:
             late = [self._open.pop(next(iter(self._open))) for _ in range(len(self._open) - self._most + 1)]
             self._open[key] = run
@@ -563,6 +613,9 @@ class Spans:
 
     def _completed(self, fact: RunCompleted) -> None:
         run = self._pop(fact)
+        if self._metrics is not None:
+            seconds = fact.seconds if run is None else fact.at - run.started
+            self._metrics.run(fact.agent, seconds, _error_of(fact))
         if fact.outcome == "completed":  # any other end may be resumed with other limits
             self._links.forget(fact.run_id)
         if run is None:
@@ -618,13 +671,16 @@ class Spans:
         span = self._start(run, name, run.identity, start, client=True) if request is None else request.span
         span.update_name(name)
         span.set_attributes(llm_attributes(fact, self._names, provider))
+        if run.invoked:
+            run.span.set_attributes(named({self._names.model: fact.model, self._names.provider: provider}))
+            run.invoked = False
         self._end(span, fact, error, start + fact.seconds)
 
     def _tool(self, fact: ToolExecution) -> None:
         error = fact.outcome if fact.outcome in _BAD_TOOL else None
-        if self._metrics is not None:
-            self._metrics.tool(fact, error)
         run, key = self._open.get((fact.graph, fact.run_id)), (fact.iteration, fact.position)
+        if self._metrics is not None:
+            self._metrics.tool(fact, {} if run is None else run.identity, error)
         if run is None or key in run.reported:
             return
         call, start = run.calls.pop(key, None), fact.at or run.since

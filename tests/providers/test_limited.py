@@ -20,7 +20,7 @@ from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.otel import llm_attributes
-from orchestrator.telemetry.semconv import LATEST, QUEUED, VERSIONS
+from orchestrator.telemetry.semconv import DEFAULT, QUEUED, VERSIONS
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import Facts, agent
 from tests.telemetry.sampling import sampled
@@ -85,17 +85,23 @@ async def test_a_request_that_is_cancelled_under_way_frees_its_slot() -> None:
     assert (task.cancelled(), llm.limiter.active) == (True, 0)
 
 
+def waited(route: Route) -> tuple[str | None, float | None]:
+    """Return model and wait of the finished try, and reset the route for the next one."""
+    done = route.take()
+    return done.model, done.queued
+
+
 async def test_the_wait_stands_in_the_route_of_the_request() -> None:
     clock = FakeClock()
     limiter = RateLimiter(RateLimit(requests_per_minute=1), clock=clock)
     inner = RateLimitedModel(ScriptedLLM(["one", "two"]), limiter)
     route = Route()
     await inner.complete(Request(ASK.messages, route=route))
-    assert route.take() == (None, 0.0)
+    assert waited(route) == (None, 0.0)
     task = started(inner.complete(Request(ASK.messages, route=route)))
     await clock.advance(60)
     await task
-    assert route.take() == (None, 60.0)
+    assert waited(route) == (None, 60.0)
     assert route == Route()
 
 
@@ -113,7 +119,7 @@ async def test_behind_two_limiters_a_request_waits_for_both_and_tells_of_both() 
     assert not task.done()
     await clock.advance(1)
     assert task.done()
-    assert route.take() == (None, 50.0)
+    assert waited(route) == (None, 50.0)
 
 
 async def test_two_models_of_an_account_share_a_limiter() -> None:
@@ -187,7 +193,7 @@ async def test_each_try_of_a_run_waits_for_its_turn_again_and_says_how_long() ->
 @pytest.mark.parametrize(("queued", "shown"), [(None, {}), (0.0, {}), (2.5, {QUEUED: 2.5})])
 def test_the_span_of_a_request_says_how_long_it_waited(queued: float | None, shown: dict[str, float]) -> None:
     fact = LLMCall("loop", "r", "think", 1, "m", "ok", 0.5, queued=queued)
-    told = llm_attributes(fact, VERSIONS[LATEST], None)
+    told = llm_attributes(fact, VERSIONS[DEFAULT], None)
     assert {name: value for name, value in told.items() if name == QUEUED} == shown
 
 

@@ -324,5 +324,6 @@ def _report(run: LoopRun) -> None:
                 done.cut,
                 done.at,
                 done.error,
+                done.call.id,
             )
         )

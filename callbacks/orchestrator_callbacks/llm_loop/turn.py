@@ -438,8 +438,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
 
     `wait` is the seconds until the next one, `charged` the least cost of an interrupted one.
     """
-    model, queued = route.model, route.queued
-    route.model = route.queued = None  # for the next one
+    done = route.take()
+    model, queued = done.model, done.queued
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
     run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
@@ -477,6 +477,9 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             usage_unreported=response is not None and response.usage is None,
             error=error,
             estimated_cost_micros=charged,
+            response_model=response.model if response else None,
+            response_id=done.response_id,
+            server=done.server,
         )
     )
 

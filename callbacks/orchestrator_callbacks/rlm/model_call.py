@@ -462,7 +462,8 @@ def _publish_call(
     `usage` is as reported; `wait` is the seconds until the next one; `estimated_cost` is in millionths.
     """
     unreported_usage, usage = usage is None, usage or NO_USAGE
-    model, queued = route.take()
+    done = route.take()
+    model, queued = done.model, done.queued
     seconds = max(0.0, seconds - queued) if queued else seconds
     kind = "" if outcome == "ok" else outcome
     run.attach_attempt(attempt_row(run.deps.clock, seconds, kind, wait, model))
@@ -487,5 +488,8 @@ def _publish_call(
             usage_unreported=unreported_usage,
             error=error,
             estimated_cost_micros=estimated_cost,
+            response_model=response.model if response else None,
+            response_id=done.response_id,
+            server=done.server,
         )
     )

@@ -423,6 +423,7 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
                 result.cut,
                 result.at,
                 result.error,
+                result.call.id,
             )
         )
 
