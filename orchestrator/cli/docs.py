@@ -1,6 +1,6 @@
 """`orchestrator docs`: the guides, from the installed package or from a checkout.
 
-A guide is the README of its folder. Guides outside of the package are added to the wheel as
+A guide is the README of its folder, or a second page beside it. Guides outside of the package are added to the wheel as
 `orchestrator/guides/<topic>.md` (`force-include` in pyproject.toml).
 """
 
@@ -30,8 +30,8 @@ class Guide:
 
     @property
     def folder(self) -> str:
-        """The name of its folder, which is a second name of the topic; "" at the root."""
-        return Path(self.path).parent.name
+        """The name of its folder, a second name of the topic of its README; "" for another page and at the root."""
+        return Path(self.path).parent.name if self.path.endswith("README.md") else ""
 
     @property
     def in_wheel(self) -> str:
@@ -48,7 +48,8 @@ GUIDES = (
     Guide(
         "loop", "orchestrator/machines/llm_loop/README.md", "States, hooks, outcomes and limits of an agent."
     ),
-    Guide("durability", "orchestrator/journal/README.md", "Journals, resume, damage, backups, PostgreSQL."),
+    Guide("durability", "orchestrator/journal/README.md", "Crash and resume, what runs again, records."),
+    Guide("journals", "orchestrator/journal/OPERATIONS.md", "Owners, damage, upgrades, space, backups."),
     Guide("approvals", "orchestrator/runtime/README.md", "Questions to people and their answers."),
     Guide("streaming", "orchestrator/examples/README.md", "Streams, engines in a service, health endpoints."),
     Guide("console", "orchestrator/console/README.md", "Web pages: watch runs, answer questions, stop runs."),

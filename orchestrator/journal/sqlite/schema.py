@@ -181,7 +181,7 @@ JOURNAL = FileKind(
     UPGRADES,
     SHOWN,
     "nothing of it is used: restore a backup, or write what is left to a new file with "
-    f"`orchestrator doctor --salvage NEW.db`; {see_guide('durability')}",
+    f"`orchestrator doctor --salvage NEW.db`; {see_guide('journals')}",
 )
 
 SHIFT = 32
