@@ -504,7 +504,7 @@ class Route:
 
     def take(self) -> Route:
         """Return what the finished try did, and reset it for the next one."""
-        taken = replace(self)
+        taken = Route(self.model, self.queued, server=self.server, response_id=self.response_id)
         self.model = self.queued = self.server = self.response_id = None
         return taken
 

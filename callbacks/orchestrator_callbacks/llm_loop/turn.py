@@ -438,8 +438,9 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
 
     `wait` is the seconds until the next one, `charged` the least cost of an interrupted one.
     """
-    done = route.take()
-    model, queued = done.model, done.queued
+    # Not by `take()`: this is on the path of each request, observed or not.
+    model, queued, server, response_id = route.model, route.queued, route.server, route.response_id
+    route.model = route.queued = route.server = route.response_id = None  # for the next one
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
     run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
@@ -478,8 +479,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             error=error,
             estimated_cost_micros=charged,
             response_model=response.model if response else None,
-            response_id=done.response_id,
-            server=done.server,
+            response_id=response_id,
+            server=server,
         )
     )
 
