@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, Final, TypeVar
 
 from orchestrator.errors import ConfigError
@@ -90,20 +90,27 @@ def refuse_unknown(
 
 
 def checks_names(kind: T) -> T:
-    """Make the constructor of a class refuse unknown keyword arguments by such a sentence, as ConfigError."""
-    made: Callable[..., None] = kind.__init__  # type: ignore[misc]
-    known = [
-        one.name
-        for one in list(inspect.signature(made).parameters.values())[1:]
-        if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}
-    ]
+    """Make a class refuse unknown keyword arguments by such a sentence, as ConfigError.
 
-    @functools.wraps(made)
-    def init(self: Any, *unnamed: Any, **given: Any) -> None:
+    So do its constructor and its public methods; those with `**options` check them in their own words.
+    """
+    for name, method in list(vars(kind).items()):
+        if isinstance(method, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            parameters = list(inspect.signature(method).parameters.values())[1:]
+            if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+                known = [one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY]
+                setattr(
+                    kind, name, _checked(kind.__name__ if name == "__init__" else name, method, tuple(known))
+                )
+    return kind
+
+
+def _checked(name: str, method: Callable[..., Any], known: tuple[str, ...]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *unnamed: Any, **given: Any) -> Any:
         if not given.keys() <= allowed:
-            refuse_unknown(f"{kind.__name__} has no argument", given, known, ELSEWHERE)
-        made(self, *unnamed, **given)
+            refuse_unknown(f"{name} has no argument", given, known, ELSEWHERE)
+        return method(self, *unnamed, **given)
 
     allowed = frozenset(known)
-    kind.__init__ = init  # type: ignore[misc]
-    return kind
+    return call

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from orchestrator.argument_names import checks_names
 from orchestrator.errors import RunExists, RunUnknown
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+@checks_names
 class Facade(Generic[R]):
     """The common words of the facades, which hold a RunService; R is the type of a run's result."""
 
@@ -173,6 +175,7 @@ class Facade(Generic[R]):
         return self._service.control.pause(run_id, by, why)
 
 
+@checks_names
 class HumanInput(Facade[R]):
     """The facade of runs that ask people about calls; R is the type of a run's result."""
 

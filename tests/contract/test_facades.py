@@ -143,7 +143,7 @@ async def test_each_refuses_an_unknown_option_of_an_engines_run(
         with pytest.raises(ConfigError, match=r"tags is \['a'\]; give a dict"):
             await engine.submit("Do it.", tags=["a"])  # type: ignore[arg-type]
         if kind != "Agent":
-            with pytest.raises(ConfigError, match="has no option tools; leave it out"):
+            with pytest.raises(ConfigError, match="has no option 'tools'; known: run_id, "):
                 await engine.submit("Do it.", tools=["look"])
 
 

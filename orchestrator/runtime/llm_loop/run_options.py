@@ -29,7 +29,7 @@ from orchestrator.llm.port import LLM, Clock, check_params, model_name
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
 from orchestrator.providers.model_guard import refuse_real
-from orchestrator.runtime.service.arguments import OPTIONS, check_model, checked_json, run_data
+from orchestrator.runtime.service.arguments import OF_RUN, OPTIONS, check_model, checked_json, run_data
 from orchestrator.tools.result import explain
 from orchestrator.tools.spec import DepsT, RunContext, ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
@@ -82,7 +82,6 @@ class RunSettings:
 
 
 NO_OPTIONS: Final = RunSettings()
-_OF_RUN: Final = ("run_id", "conversation_id", "limits", "deadline")
 
 
 def run_options(
@@ -100,7 +99,7 @@ def run_options(
 ) -> RunSettings:
     """Check the options of one run of an agent with these handles; None is the agent's own. Raises ConfigError."""
     if unknown:
-        refuse_unknown("a run has no option", unknown, (*_OF_RUN, *RunArguments.__annotations__), ELSEWHERE)
+        refuse_unknown("a run has no option", unknown, (*OF_RUN, *RunArguments.__annotations__), ELSEWHERE)
     stored: dict[str, Any] = {}
     output = None
     if tools is not None:

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
 import orjson
 
+from orchestrator.argument_names import ELSEWHERE, refuse_unknown
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import SCHEMES
 from orchestrator.kernel.graph import Graph
@@ -394,6 +395,8 @@ LONGEST_NAME: Final = 100
 """Maximum characters of the name of an agent, and of its version."""
 SHARED: Final = ("metadata", "tags")
 """Data that child runs have from their parent; the name and version of an agent are its own."""
+OF_RUN: Final = ("run_id", "if_exists", "conversation_id", "limits", "deadline")
+"""Arguments of a run of each machine."""
 OPTIONS: Final = "options"
 """What a run has in place of its agent's: see `runtime.llm_loop.run_options`."""
 KEYS: Final = ("agent", "agent_version", *SHARED, OPTIONS)
@@ -418,8 +421,7 @@ def host_data(machine: str, options: Mapping[str, object]) -> dict[str, Any]:
 
     Raises ConfigError.
     """
-    if unknown := sorted(options.keys() - set(SHARED)):
-        raise ConfigError(f"a run of {machine} has no option {', '.join(unknown)}; leave it out")
+    refuse_unknown(f"a run of {machine} has no option", options, (*OF_RUN, *SHARED), ELSEWHERE)
     return run_data(options.get("metadata"), options.get("tags"))
 
 
