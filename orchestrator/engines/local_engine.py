@@ -356,12 +356,8 @@ class LocalEngine(Generic[AgentResultT_co]):
             raise
         if run_id is not None and if_exists != "raise" and (job := self._line.find(run_id)) is not None:
             return Handle(job)
-        if run_id is not None and await self._agents[chosen].hosting.knows(run_id):
-            if if_exists == "resume" or (
-                if_exists == "return" and (await self._journal.head(run_id)).status == "ended"
-            ):
-                return await self.resume(run_id, agent=agent, limits=limits)
-            raise RunExists(run_id)
+        if run_id is not None and await self._agents[chosen].hosting.continues(run_id, if_exists):
+            return await self.resume(run_id, agent=agent, limits=limits)
         self._refuse_closed(chosen, tags)
         name = run_id or secrets.token_hex(16)
         work = self._agents.work(chosen, prompt, name, conversation_id, limits, deadline, follower, more)

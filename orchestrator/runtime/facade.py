@@ -13,6 +13,7 @@ from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.question import Question
 from orchestrator.runtime.service.arguments import IfExists, check_if_exists
+from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.ownership import AgentIdentity
 from orchestrator.runtime.service.run_service import RunService
 
@@ -29,6 +30,8 @@ class Facade(Generic[R]):
     """The common words of the facades, which hold a RunService; R is the type of a run's result."""
 
     _service: RunService[R]
+    hosting: Hosting
+    """Engine-only interface of the agent."""
     parks: bool = False
     """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
 
@@ -75,21 +78,21 @@ class Facade(Generic[R]):
         """Start a run; if it exists, resume it or return its result, as `if_exists` says. A run of here is awaited."""
         if if_exists == "raise":
             return await begin()
-        if not await self._exists(run_id):
+        if not self._is_active(run_id) and not await self.hosting.continues(run_id, if_exists):
             try:
                 return await begin()
             except RunExists as error:  # another caller was quicker
-                if error.run_id != run_id:
+                if error.run_id != run_id or not (if_exists == "resume" or self._is_active(run_id)):
                     raise
-        live = self._service.live.find(run_id)
-        if live is not None and live.control.pause_request is None:
+        if self._is_active(run_id):
             end: R = await asyncio.shield(self._service.live.end_of(run_id))
             return end
-        if if_exists == "return":
-            head = await self._service.journal.head(run_id)
-            if head.status != "ended":
-                raise RunExists(run_id)
         return await resume()
+
+    def _is_active(self, run_id: str) -> bool:
+        """Return whether a run is active in this process, and not paused."""
+        live = self._service.live.find(run_id)
+        return live is not None and live.control.pause_request is None
 
     def _stream_or_continue(
         self,

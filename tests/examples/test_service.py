@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from orchestrator import Agent, Response, SqliteJournal
+from orchestrator import Agent, Response, Runs, SqliteJournal
 from orchestrator.errors import ConfigError
 from orchestrator.events import Observer
 from orchestrator.examples.service import agent as service_agent
@@ -246,6 +246,14 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/runs?after=nope", None, 404, "there is no run 'nope'"),
     ("GET", "/runs/asks/result", None, 409, "run 'asks' has no result yet: it is parked (approval)"),
     ("POST", "/runs", {"prompt": "x", "run_id": "asks"}, 409, "run 'asks' exists"),
+    ("POST", "/runs", {"prompt": "x", "if_exists": "resume"}, 422, "which is about an id: give run_id too"),
+    (
+        "POST",
+        "/runs",
+        {"prompt": "x", "run_id": "asks", "if_exists": "keep"},
+        422,
+        "'raise', 'resume' or 'return'",
+    ),
     (
         "POST",
         "/runs/asks/approve",
@@ -371,6 +379,59 @@ def test_the_pages_for_operators_are_served_and_the_debug_pages_are_not(client: 
 def test_the_routes_are_documented(client: Client) -> None:
     schema = client.get("/openapi.json")
     assert len(schema["paths"]) == 9
+    assert "`if_exists` is `raise`" in schema["paths"]["/runs"]["post"]["responses"]["409"]["description"]
+    field = schema["components"]["schemas"]["StartRequest"]["properties"]["if_exists"]
+    assert field["enum"] == ["raise", "resume", "return"]
+    assert "`resume` continues the run" in field["description"]
+
+
+async def pause(journal: Path, run_id: str) -> None:
+    async with SqliteJournal(journal) as store:
+        await Runs(store).pause(run_id)
+
+
+def test_a_run_that_exists_is_continued_or_left_alone_as_the_request_says(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        answered(client, "over")
+        asks = waiting(client, "asks")
+        question = waiting(client, "paused")
+        asyncio.run(pause(tmp_path / "runs.db", "paused"))
+        client.post("/runs/paused/approve", digest=question["digest"])
+        client.until(lambda: client.get("/runs/paused")["reason"] == "paused")
+        for run_id, status in (("over", "ended"), ("asks", "parked"), ("paused", "parked")):
+            with client.http() as http:
+                refused = http.post("/runs", json={"prompt": "x", "run_id": run_id})
+            assert refused.status_code == 409
+            assert f"run {run_id!r} exists" in refused.json()["error"]
+            known = {"run_id": run_id, "repeated": True}
+            assert client.post("/runs", prompt="x", run_id=run_id, if_exists="return") == known
+            assert client.get(f"/runs/{run_id}")["status"] == status
+            assert client.post("/runs", prompt="x", run_id=run_id, if_exists="resume") == known
+        client.post("/runs/asks/approve", digest=asks["digest"])
+        for run_id in ("asks", "paused"):
+            Stream(client, run_id).finished()
+            assert client.get(f"/runs/{run_id}/result")["outcome"] == "completed"
+
+
+def test_a_run_of_another_agent_is_neither_continued_nor_left_alone(tmp_path: Path) -> None:
+    async def other() -> None:
+        async with SqliteJournal(tmp_path / "runs.db") as journal:
+            agent = Agent(FunctionLLM(lambda _: "done"), name="other", journal=journal, observers=())
+            await agent.run("Hi.", run_id="theirs")
+
+    asyncio.run(other())
+    with served(tmp_path) as client, client.http() as http:
+        for if_exists in ("resume", "return"):
+            refused = http.post("/runs", json={"prompt": "x", "run_id": "theirs", "if_exists": if_exists})
+            assert refused.status_code == 409
+            assert "belongs to agent 'other', and this is agent 'support'" in refused.json()["error"]
+
+
+def test_a_new_run_is_started_whatever_the_request_says_about_one_that_exists(client: Client) -> None:
+    for if_exists in ("raise", "resume", "return"):
+        run_id = f"fresh-{if_exists}"
+        started = client.post("/runs", prompt="Refund order 7.", run_id=run_id, if_exists=if_exists)
+        assert started == {"run_id": run_id, "repeated": False}
 
 
 async def test_the_agent_of_the_service_works_without_a_key(

@@ -63,10 +63,16 @@ router = APIRouter(dependencies=[Security(HTTPBearer(auto_error=False))])
 """The dependency checks nothing, because the token was checked before: it names the token in /docs."""
 
 
-@router.post("/runs", status_code=201)
+@router.post(
+    "/runs",
+    status_code=201,
+    responses={
+        409: {"description": "The run exists, and `if_exists` is `raise`; or it is of another agent."}
+    },
+)
 async def start_run(request: StartRequest, server: Server) -> Accepted:
-    """Start a run. It is stored when the response arrives."""
-    return Accepted(run_id=await server.start(request))
+    """Start a run, or continue the one of `run_id`. It is stored when the response arrives."""
+    return await server.start(request)
 
 
 @router.get("/runs")

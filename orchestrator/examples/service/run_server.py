@@ -17,10 +17,11 @@ from starlette.routing import Route
 
 from orchestrator import Agent, LocalEngine
 from orchestrator.engines.run_queue import Handle
-from orchestrator.errors import ConfigError, NotAdmitting, Overloaded, RunError, RunExists
+from orchestrator.errors import ConfigError, NotAdmitting, OtherAgent, Overloaded, RunError, RunExists
 from orchestrator.events import Observer, RunEvent, RunSuspended
-from orchestrator.examples.service.schema import StartRequest
+from orchestrator.examples.service.schema import Accepted, StartRequest
 from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.runtime.service.arguments import check_if_exists
 from orchestrator.settings import Settings
 from orchestrator.telemetry import Metrics, TransitionLog, Watchdog, asgi_app
 from orchestrator.telemetry.exposition import answers
@@ -88,23 +89,40 @@ class RunServer:
         named = os.environ.get(f"{self._prefix}_HOSTS", "").split(",")
         return {*LOOPBACK, *(name.strip().lower() for name in named if name.strip())}
 
-    async def start(self, request: StartRequest) -> str:
+    async def start(self, request: StartRequest) -> Accepted:
         """Store a run and start it here. If this worker dies before that, another one starts it.
 
         Raises:
             Overloaded: Too many runs wait here. Nothing was stored.
+            RunExists: The run exists, and the request says `raise`.
+            OtherAgent: The run exists, and belongs to another agent.
         """
+        check_if_exists(request.if_exists, request.run_id)
         load = self.engine.load()
         if (waiting := sum(load.queued.values())) >= MAX_WAITING:
             raise Overloaded(self.engine.name, waiting, load.slots)
-        run_id = await self.agent.deposit(**request.model_dump())
+        try:
+            run_id = await self.agent.deposit(**request.model_dump(exclude={"if_exists"}))
+        except RunExists as error:
+            if request.if_exists == "raise":
+                raise
+            head = await self.agent.runs.head(error.run_id)
+            if head.agent != self.agent.name:
+                raise OtherAgent(head.run_id, head.agent, self.agent.name) from error
+            if request.if_exists == "resume" and head.status != "ended" and not head.waiting:
+                await self._execute(head.run_id, follow=False)
+            return Accepted(run_id=head.run_id, repeated=True)
+        await self._execute(run_id, follow=not waiting)  # it starts now
+        return Accepted(run_id=run_id)
+
+    async def _execute(self, run_id: str, *, follow: bool) -> None:
+        """Execute a stored run in this worker, unless it is active; with `follow` its model streams at once."""
         with suppress(RunExists, Overloaded, NotAdmitting):  # the engines search for stored runs
             handle = await self.engine.resume(run_id)
-            if not waiting:  # it starts now
+            if follow:
                 reading = asyncio.create_task(self._read_along(handle))
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
-        return run_id
 
     async def _read_along(self, handle: Handle[Any]) -> None:
         """Read a run from its start: a model streams while its run has a reader, and the client comes later."""

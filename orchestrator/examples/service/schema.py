@@ -6,6 +6,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.runtime.service.arguments import IfExists
+
 MAX_PROMPT = 100_000
 """Characters of a prompt."""
 
@@ -16,6 +18,11 @@ class StartRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
     run_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._~-]{1,64}$")
+    if_exists: IfExists = Field(
+        "raise",
+        description="For a run_id that exists: 409 with `raise`; `resume` continues the run, unless it has ended "
+        "or waits for a person; `return` leaves it alone. With the last two, the answer has `repeated`: true.",
+    )
     conversation_id: str | None = None
     tags: dict[str, str] = {}
     metadata: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +22,10 @@ from orchestrator.files.atomic import Hook, silent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import Follower, Observer
-from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.approval.fault import ApprovalError, Fault, GateRefused
-from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.graph import APPROVAL, is_approved
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import (
     ApprovalContext,
@@ -58,7 +59,7 @@ from orchestrator.runtime.approval.status import (
 )
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.answer import default_actor
-from orchestrator.runtime.service.arguments import agent_data, host_data
+from orchestrator.runtime.service.arguments import IfExists, agent_data, host_data, new_id
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator_callbacks.approval import before, enter
 from orchestrator_callbacks.approval.control_request import WISHES
@@ -153,6 +154,7 @@ class Approval:
             data,
         )
         self._inside, self._door = 0, asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._runtime = runtime
         self.recovered: RecoveryNote | None = None
         """The recovery on entering after a crash; None if none was needed."""
@@ -257,14 +259,7 @@ class Approval:
                 return (
                     _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
                 )
-            records = await journal.load(head.run_id)
-            stored, log = StoredRun.of(head.run_id, records), StepLog()
-            for one in records:
-                log.fold(one.kind, one.body)
-            ctx = codec(dict).decoded(stored.context)
-            state = ApprovalState(stored.state or ApprovalState.IDLE)
-            launch = stored.created.get("launch") or {}
-            return status_of(head.run_id, state, ctx, log, owner=head.owner, launch=launch)
+            return await _stored_status(journal, head)
         except (Corrupt, TooNew) as damage:
             return _damaged(str(damage))
         finally:
@@ -314,6 +309,7 @@ class Approval:
         request: str,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
@@ -325,6 +321,8 @@ class Approval:
         Args:
             request: The change, as text.
             run_id: Id of the run; by default the number of the request among those of the project.
+            if_exists: For a request that exists: `raise` RunExists; `resume` it as `resume` does; `return` its Status,
+                also while it waits for a person.
             deadline: Seconds from now for the plan; then the call raises TimeoutError, and the request can be repeated.
             metadata, tags: As for Agent.
 
@@ -335,7 +333,8 @@ class Approval:
             ApprovalError: The request is empty.
         """
         data = self._check_run(run_id, None, None, deadline, metadata=metadata, tags=tags)
-        return await self._begin(request, run_id, None, None, deadline, data)
+        arguments.check_if_exists(if_exists, run_id)
+        return await self._submit(request, run_id, if_exists, deadline, data)
 
     @with_arguments_of(run)
     def run_sync(self, request: str, **options: Any) -> Status:
@@ -347,6 +346,7 @@ class Approval:
         request: str,
         *,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
@@ -355,10 +355,12 @@ class Approval:
 
         Without `run_id` the id of the run is random.
         """
-        from orchestrator.runtime.run_stream import new_stream  # a command starts without it
+        from orchestrator.runtime.run_stream import RunStream  # a command starts without it
 
         data = self._check_run(run_id, None, None, deadline, metadata=metadata, tags=tags)
-        return new_stream(self._begin, request, run_id, None, None, deadline, data)
+        arguments.check_if_exists(if_exists, run_id)
+        name = run_id or new_id()
+        return RunStream(name, functools.partial(self._submit, request, name, if_exists, deadline, data))
 
     @inside
     async def confirm(self) -> Status:
@@ -502,12 +504,14 @@ class Approval:
     ) -> Status:
         """Resume a paused plan, or execute an approved one; with `again` an interrupted command runs again.
 
-        `limits` and `by` are those of Approval: an engine passes them. Raises GateRefused if files have changed
-        meanwhile.
+        With `run_id`, a request that waits for a person or is over is only read, also an earlier one. `limits` and
+        `by` are those of Approval: an engine passes them. Raises GateRefused if files have changed meanwhile, and
+        RunUnknown.
         """
         _refuse_limits(limits)
-        self._refuse_other(run_id)
         current = self._session.run
+        if run_id is not None and (current is None or current.run_id != run_id):
+            return await self._earlier(run_id)
         if (  # approved, and not executed yet
             current is not None
             and current.cursor.state == ApprovalState.AWAITING_APPROVAL
@@ -516,7 +520,9 @@ class Approval:
             and self._is_plan_whole(current)
         ):
             return await self.execute()
-        run = self._allow("resume", ApprovalState.PAUSED, run_id=run_id)
+        if run_id is not None and current is not None and current.cursor.state in _NEEDS_NO_RESUME:
+            return self._status()
+        run = self._allow("resume", ApprovalState.PAUSED)
         ctx = run.ctx
         if not self._is_plan_whole(run):
             ctx.fault = Fault("ST-002", "the plan to resume cannot be read").plain()
@@ -629,6 +635,38 @@ class Approval:
                     self._session.run.follow(None)
 
     # ---- private ----
+
+    async def _submit(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        request: str,
+        run_id: str | None,
+        if_exists: IfExists,
+        deadline: float | None,
+        data: Mapping[str, Any],
+        follower: Follower | None = None,
+    ) -> Status:
+        """Submit a request; if it exists, resume it or return its Status, as `if_exists` says."""
+        # The second of two callers waits for the plan of the first one.
+        turn = nullcontext() if if_exists == "raise" else self._turn
+        async with asyncio.timeout(deadline), turn, self:
+            if run_id is None or not await self.hosting.continues(run_id, if_exists):
+                return await self._begin(request, run_id, None, None, None, data, follower)
+            current = self._session.run
+            if current is not None:
+                current.follow(follower)
+            try:
+                return await self.resume(run_id)
+            finally:
+                if current is not None:
+                    current.follow(None)
+
+    async def _earlier(self, run_id: str) -> Status:
+        """Return the Status of an earlier request. Raises RunUnknown."""
+        journal = self.hosting.journal
+        head = await journal.head(run_id)
+        if head.graph != APPROVAL.name:
+            raise RunUnknown(run_id)
+        return await _stored_status(journal, head)
 
     def _status(self, version: int | None = None) -> Status:
         session = self._session
@@ -745,8 +783,24 @@ def _refuse_limits(limits: object) -> None:
         raise ConfigError("a request of Approval has no limits of its own; give them to Approval(limits=...)")
 
 
+_NEEDS_NO_RESUME = frozenset(
+    (ApprovalState.IDLE, ApprovalState.AWAITING_APPROVAL, ApprovalState.COMPLETED, ApprovalState.FAILED)
+)
+"""States in which a request waits for a person, or is over."""
 _FEW = 20
 """Number of last requests that are checked for a duplicate."""
+
+
+async def _stored_status(journal: Journal, head: RunHead) -> Status:
+    """Return the status of a request of the journal."""
+    records = await journal.load(head.run_id)
+    stored, log = StoredRun.of(head.run_id, records), StepLog()
+    for one in records:
+        log.fold(one.kind, one.body)
+    ctx = codec(dict).decoded(stored.context)
+    state = ApprovalState(stored.state or ApprovalState.IDLE)
+    launch = stored.created.get("launch") or {}
+    return status_of(head.run_id, state, ctx, log, owner=head.owner, launch=launch)
 
 
 def _damaged(why: str) -> Status:

@@ -10,6 +10,7 @@ from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.mailbox import Kind
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.runtime.approval.session import ApprovalSession
+from orchestrator.runtime.approval.status import WORKING
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting, LiveRunInfo
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.runtime.service.runtime import Runtime
@@ -105,6 +106,10 @@ class ApprovalHosting(Hosting):
     def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
         """Request cancel or pause of the plan that is executed here; return False if there is none."""
         return kind in {"cancel", "pause"} and self._session.request(run_id, kind, by=by, why=why)
+
+    def is_over(self, head: RunHead) -> bool:
+        """Return whether a request has a Status for its caller: it is over, or waits for a person."""
+        return super().is_over(head) or head.state not in WORKING
 
     async def refuse_same_name(self) -> None:
         """Do nothing: a project has one request at a time."""

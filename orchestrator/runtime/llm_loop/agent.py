@@ -256,7 +256,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             find_tool=self._deps.tools.find,
             watching=self._asking,
         )
-        self.hosting = self._make_hosting()
+        self.hosting: LoopHosting = self._make_hosting()
         """Engine-only interface of this agent."""
         refuse_unpriced(self._limits, agent_tool.prices(self))
         refuse_unknown_tools(self._limits, self._deps.tools)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ from orchestrator.runtime.ralph.prompt_agent import BoundAgent
 from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
 from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments, program
-from orchestrator.runtime.service.arguments import agent_data, host_data
+from orchestrator.runtime.service.arguments import IfExists, agent_data, host_data
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.runtime.service.restored_run import rebuilt
@@ -317,6 +318,7 @@ class Ralph(Facade[RalphResult]):
         *,
         session: Path | str | None = None,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         limits: RalphLimits | None = None,
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -326,7 +328,7 @@ class Ralph(Facade[RalphResult]):
 
         `session` is the path of an existing session, which continues from the state of its files; `request` is then
         optional and planned as a new requirement. The run's id is that of the session, with a number from its second
-        run on. `deadline` is in seconds from now. `metadata` and `tags` are as for Agent.
+        run on. `deadline` is in seconds from now. `if_exists`, `metadata` and `tags` are as for Agent.
 
         Raises:
             ConfigError: A new session has no request, or another argument is invalid.
@@ -334,7 +336,10 @@ class Ralph(Facade[RalphResult]):
             SessionFileError: The session cannot be read, or another process has an active run in it.
         """
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
-        return await self._begin((request, session), run_id or "", None, limits, deadline, data)
+        arguments.check_if_exists(if_exists, run_id)
+        name = run_id or ""
+        begin = partial(self._begin, (request, session), name, None, limits, deadline, data)
+        return await self._start_or_continue(name, if_exists, begin, partial(self.resume, name))
 
     @with_arguments_of(run)
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:
@@ -347,6 +352,7 @@ class Ralph(Facade[RalphResult]):
         *,
         session: Path | str | None = None,
         run_id: str | None = None,
+        if_exists: IfExists = "raise",
         limits: RalphLimits | None = None,
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -357,7 +363,8 @@ class Ralph(Facade[RalphResult]):
         Without `run_id` the id of the run is random.
         """
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
-        return new_stream(self._begin, (request, session), run_id, None, limits, deadline, data)
+        new = new_stream(self._begin, (request, session), run_id, None, limits, deadline, data)
+        return self._stream_or_continue(new, run_id, if_exists, partial(self.resume, new.run_id))
 
     async def resume(
         self,

@@ -7,13 +7,14 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from orchestrator.errors import RunUnknown
+from orchestrator.errors import RunExists, RunUnknown
 from orchestrator.kernel.fact import Fact, Follower
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request, ToolCall
+from orchestrator.runtime.service.arguments import IfExists
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.runtime.service.run_service import RunService
 from orchestrator.tools.result import ToolResult
@@ -218,10 +219,20 @@ class Hosting:
             return replace(run, unattended=False, expires_at=0.0)
         return run
 
-    async def knows(self, run_id: str) -> bool:
-        """Return whether the journal has a run."""
+    def is_over(self, head: RunHead) -> bool:
+        """Return whether a run has a result that can be read."""
+        return head.status == "ended"
+
+    async def continues(self, run_id: str, if_exists: IfExists) -> bool:
+        """Return whether a run is continued or read, as `if_exists` says; False if it does not exist.
+
+        Raises:
+            RunExists: The run exists, and `if_exists` is `raise`, or `return` while it has no result.
+        """
         try:
-            await self.journal.head(run_id)
+            head = await self.journal.head(run_id)
         except RunUnknown:
             return False
-        return True
+        if if_exists == "resume" or (if_exists == "return" and self.is_over(head)):
+            return True
+        raise RunExists(run_id)
