@@ -53,6 +53,11 @@ def test_our_program_has_no_any_no_cast_and_no_ignored_error() -> None:
     assert not any(isinstance(node, ast.Assert) for part in program for node in ast.walk(part))
 
 
+def test_only_our_program_is_resumed_from_each_place() -> None:
+    resumed = dict.fromkeys(trial.PLACES, trial.RESUMED)
+    assert [library for library, found in _results().items() if found["killed"] == resumed] == ["ours"]
+
+
 def test_every_package_of_a_program_is_pinned_exactly() -> None:
     for library in run.LIBRARIES:
         lines = library.pins.read_text(encoding="utf-8").splitlines() if library.pins else ["#", "x==1"]
