@@ -42,8 +42,9 @@ def node_modules(folder: Path) -> Path:
 
 
 def _install(folder: Path, place: Path) -> None:
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(folder / name, place / name)
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        if (folder / name).exists():
+            shutil.copy(folder / name, place / name)
     quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--logs-max=0", "--no-update-notifier")
     command = [str(NODE), str(_NPM), "ci", "--ignore-scripts", *quiet, f"--cache={_PLACE / 'cache'}"]
     done = subprocess.run(

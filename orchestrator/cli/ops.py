@@ -16,6 +16,7 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.shipped import SHIPPED, named
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
+from orchestrator.ops.chart import chart
 from orchestrator.ops.pack import dashboards, pack, write
 from orchestrator.ops.render import Prometheus, TimeWindow, page
 from orchestrator.ops.rule import Profile
@@ -47,6 +48,9 @@ _Graphs = Annotated[
 _Kubernetes = Annotated[
     bool,
     typer.Option("--kubernetes", help="Also as PodMonitor, PrometheusRule and ConfigMap of the dashboards."),
+]
+_Helm = Annotated[
+    bool, typer.Option("--helm", help="Also as a chart for Helm: thresholds, labels, namespaces are values.")
 ]
 _Runbooks = Annotated[
     str, typer.Option(metavar="URL", help="Address of the runbooks in alerts; /NAME.md is added.")
@@ -82,6 +86,7 @@ def export(
     *,
     graph: _Graphs = None,
     kubernetes: _Kubernetes = False,
+    helm: _Helm = False,
     runbooks: _Runbooks = "runbooks",
     console: _Console = "",
     label: _Labels = None,
@@ -95,7 +100,7 @@ def export(
     profile = Profile(
         runbooks=runbooks.rstrip("/"), console=console.rstrip("/"), labels=routing_labels(tuple(label or ()))
     )
-    raise typer.Exit(export_pack(folder, tuple(graph or ()), profile, kubernetes=kubernetes))
+    raise typer.Exit(export_pack(folder, tuple(graph or ()), profile, kubernetes=kubernetes, helm=helm))
 
 
 @group.command()
@@ -125,11 +130,13 @@ def render(
     raise typer.Exit(Exit.COMPLETED)
 
 
-def export_pack(folder: Path, graphs: Sequence[str], profile: Profile, *, kubernetes: bool) -> int:
+def export_pack(
+    folder: Path, graphs: Sequence[str], profile: Profile, *, kubernetes: bool = False, helm: bool = False
+) -> int:
     """Write the pack for these graphs and print the changed files."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
-    texts = whole(_graphs(graphs), profile, kubernetes=kubernetes)
+    texts = whole(_graphs(graphs), profile, kubernetes=kubernetes, helm=helm)
     changed = write(folder, texts)
     for file in changed:
         say(f"{file}")
@@ -137,9 +144,12 @@ def export_pack(folder: Path, graphs: Sequence[str], profile: Profile, *, kubern
     return Exit.COMPLETED
 
 
-def whole(graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False) -> dict[str, str]:
-    """Return path -> text of every file: the pack, and the table of its metrics."""
-    return {**pack(graphs, profile=profile, kubernetes=kubernetes), "metrics.md": METRICS + table()}
+def whole(
+    graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False, helm: bool = False
+) -> dict[str, str]:
+    """Return path -> text of every file: the pack, the chart, and the table of the metrics."""
+    found = {**pack(graphs, profile=profile, kubernetes=kubernetes), "metrics.md": METRICS + table()}
+    return found | chart(graphs, profile) if helm else found
 
 
 def _graphs(names: Sequence[str]) -> list[Graph]:

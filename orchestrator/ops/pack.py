@@ -287,7 +287,6 @@ PORT = "metrics"
 def manifests(graphs: Iterable[Graph], dashboards: Mapping[str, str], profile: Profile) -> dict[str, str]:
     """Return file name -> manifest."""
     rules = {"groups": [*recording_groups(graphs, profile), *alert_groups(profile)]}
-    # JSON without spaces: `kubectl apply` refuses a manifest of more than 262,144 bytes.
     found = {
         "podmonitor.yaml": _manifest(
             "monitoring.coreos.com/v1", "PodMonitor", "orchestrator", spec=_monitor()
@@ -300,13 +299,15 @@ def manifests(graphs: Iterable[Graph], dashboards: Mapping[str, str], profile: P
             "ConfigMap",
             "orchestrator-dashboards",
             labels={"grafana_dashboard": "1"},
-            data={
-                name: json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
-                for name, text in sorted(dashboards.items())
-            },
+            data={name: minified(text) for name, text in sorted(dashboards.items())},
         ),
     }
     return {name: yaml(data, note=NOTE) for name, data in found.items()}
+
+
+def minified(text: str) -> str:
+    """Return JSON without spaces: `kubectl apply` refuses a manifest of more than 262,144 bytes."""
+    return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
 
 
 def _manifest(
@@ -359,20 +360,27 @@ def dashboards(graphs: Sequence[Graph]) -> tuple[Dashboard, ...]:
     return (OPERATIONS, run_flow(graphs))
 
 
+def dashboard_files(graphs: Sequence[Graph], console: str = "") -> dict[str, str]:
+    """Return file name -> the JSON of a dashboard."""
+    return {
+        f"{page.uid.removeprefix('orchestrator-').replace('-', '_')}.json": grafana_json(page, console)
+        for page in dashboards(graphs)
+    }
+
+
 def pack(
     graphs: Sequence[Graph], *, profile: Profile | None = None, kubernetes: bool = False
 ) -> dict[str, str]:
     """Return path -> text of every file. `kubernetes` adds manifests with the same content."""
     profile = profile or Profile()
-    drawn = {f"{page.uid.removeprefix('orchestrator-')}.json": page for page in dashboards(graphs)}
-    json = {name.replace("-", "_"): grafana_json(page, profile.console) for name, page in drawn.items()}
-    found = {f"grafana/{name}": text for name, text in json.items()}
+    drawn = dashboard_files(graphs, profile.console)
+    found = {f"grafana/{name}": text for name, text in drawn.items()}
     found["prometheus/rules.yml"] = rules_yaml(graphs, profile)
     found["prometheus/alerts.yml"] = alerts_yaml(profile)
     found |= {f"prometheus/{name}": text for name, text in trial_files(graphs, profile).items()}
     found |= {path: shipped(path) for path in WRITTEN_BY_HAND}
     if kubernetes:
-        made = manifests(graphs, json, profile)
+        made = manifests(graphs, drawn, profile)
         found |= {f"kubernetes/{name}": text for name, text in made.items()}
     return dict(sorted(found.items()))
 

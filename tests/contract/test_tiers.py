@@ -37,6 +37,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
     "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
+    "dashboards/test_helm.py": "npm installs 37 MB: dashboards/test_pack.py reads the files of the chart",
     "dashboards/test_live_hidden.py": "dashboards/test_rules.py tries its rules, telemetry/test_cost.py its metrics",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
     "engines/test_stubborn_process.py": "cli/test_stop.py ends a process whose code ignores it",

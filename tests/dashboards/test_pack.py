@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -14,11 +16,12 @@ from hypothesis import strategies as st
 from orchestrator.cli import main
 from orchestrator.cli.ops import whole
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.ops.chart import chart
 from orchestrator.ops.operations import OPERATIONS
 from orchestrator.ops.pack import Data, dashboards, of_graph, pack, write
 from orchestrator.ops.pack import yaml as as_yaml
 from orchestrator.ops.panel import SCHEMA_VERSION, PanelKind, dashboard_data
-from orchestrator.ops.rule import Profile
+from orchestrator.ops.rule import Profile, Thresholds, number
 from orchestrator.ops.run_flow import in_order, returns, waits
 from tests.dashboards.lint import GRAPHS
 from tests.dashboards.monitoring import ROOT
@@ -98,6 +101,41 @@ def test_manifests_hold_the_same_rules_and_dashboards() -> None:
         "separator": "/",
         "targetLabel": "instance",
     }
+
+
+def test_the_chart_has_the_same_rules_and_dashboards_with_its_default_values(tmp_path: Path) -> None:
+    profile = Profile(thresholds=Thresholds(retries=0.5), runbooks="https://runbooks.example")
+    made = chart(GRAPHS, profile)
+    values = loaded(made["helm/values.yaml"])
+    jsonschema.validate(values, json.loads(made["helm/values.schema.json"]))
+    assert values["rules"]["runbooks"] == profile.runbooks
+    assert values["thresholds"] == pytest.approx(asdict(profile.thresholds))
+    rules = made["helm/rules.yaml"]
+    for name, value in values["thresholds"].items():
+        assert f"<{name}>" in rules, name
+        rules = rules.replace(f"<{name}>", number(value))
+    plain = pack(GRAPHS, profile=profile)
+    files = ("prometheus/rules.yml", "prometheus/alerts.yml")
+    assert loaded(rules)["groups"] == [one for file in files for one in loaded(plain[file])["groups"]]
+    for name in ("operations.json", "run_flow.json"):
+        assert json.loads(made[f"helm/dashboards/{name}"]) == json.loads(plain[f"grafana/{name}"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"thresholds": {"retry": 0.5}},
+        {"thresholds": {"retries": -1}},
+        {"thresholds": {"retries": "half"}},
+        {"threshold": {"retries": 0.5}},
+        {"monitor": {"kind": "Pod"}},
+        {"rules": {"interval": "often"}},
+    ],
+)
+def test_the_schema_of_the_chart_refuses_values_that_no_template_reads(wrong: dict[str, object]) -> None:
+    schema = json.loads(chart([LLM_LOOP], Profile())["helm/values.schema.json"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
 
 
 # ---- dashboards ----
