@@ -10,7 +10,6 @@ import functools
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, PlainValidator, SecretStr, TypeAdapter, ValidationError
@@ -22,12 +21,11 @@ from pydantic_settings import (
 )
 
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address, address_of
+from orchestrator.journal.address import DEFAULT_JOURNAL, Address, address_of
 
 T = TypeVar("T")
 
 PREFIX = "ORCHESTRATOR_"
-DEFAULT_FILE = "orchestrator.toml"
 _FILE = "members of the file"
 """Argument that carries the members of the file to their place behind the environment."""
 
@@ -55,7 +53,7 @@ class Settings(BaseSettings):
     """None: ANTHROPIC_API_KEY."""
     mcp_headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Headers for MCP servers over HTTP, e.g. ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION; `_` in a name means `-`."""
-    journal: Annotated[Address, PlainValidator(address_of)] = Path(".orchestrator/journal.db")
+    journal: Annotated[Address, PlainValidator(address_of)] = DEFAULT_JOURNAL
     """A file or a URL (postgresql://…)."""
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     limits: dict[str, Any] = Field(default_factory=dict)

@@ -14,11 +14,11 @@ from orchestrator.cli.lazy_group import CommandEntry, LazyGroup
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.redaction import redacted
 from orchestrator.cli.spread import spread_options
-from orchestrator.cli.trust.consent import is_trusted_file, settings_file
+from orchestrator.cli.trust.consent import DEFAULT_FILE, is_trusted_file, settings_file
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit
-from orchestrator.settings import DEFAULT_FILE, PREFIX, Settings, build
+from orchestrator.settings import PREFIX, Settings, build
 
 _SECTIONS: Mapping[str, type] = {"limits": Limits, "retry": RetryPolicy, "rate_limit": RateLimit}
 

@@ -9,6 +9,8 @@ from urllib.parse import unquote
 
 from orchestrator.errors import ConfigError
 
+DEFAULT_JOURNAL: Final = Path(".orchestrator/journal.db")
+"""The journal of a command line without settings."""
 SCHEMES: Final = ("postgresql://", "postgres://")
 _SECRETS: Final = re.compile(r"(?i)\b(password|sslpassword)\s*=\s*('(?:\\.|[^'\\])*'|[^\s&]*)")
 _STARS: Final = r"\1=***"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli.runs import run_service
+from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.trust.consent import project_settings
+from orchestrator.errors import ConfigError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -51,6 +57,7 @@ MACHINES = {
 NEEDLESS = {
     "runs list": CONVERSION | AGENTS | MACHINES | {"pydantic_core", "orchestrator.kernel.fact"},
     "runs list --sort cost": CONVERSION | AGENTS | MACHINES | {"pydantic_core", "orchestrator.kernel.fact"},
+    "runs list --waiting": CONVERSION | AGENTS | MACHINES | {"pydantic_core", "orchestrator.kernel.fact"},
     "runs show run-1": CONVERSION | AGENTS | MACHINES,
     "runs events run-1": CONVERSION | AGENTS | MACHINES,
     "operate status": CONVERSION | AGENTS,
@@ -60,11 +67,18 @@ NEEDLESS = {
 """Command -> modules that it leaves out."""
 
 
+@pytest.mark.parametrize("at", ["option", "variable", "default"])
 @pytest.mark.parametrize("command", NEEDLESS)
-@pytest.mark.usefixtures("folder")
-def test_a_command_imports_nothing_that_it_does_not_use(command: str) -> None:
-    record(Tape("run-1").begin().completes())
-    words = [*command.split(), *(() if "--help" in command else AT)]
+def test_a_command_imports_nothing_that_it_does_not_use(
+    command: str, at: str, untrusted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+        monkeypatch.delenv(name)
+    if at == "variable":
+        monkeypatch.setenv("ORCHESTRATOR_JOURNAL", JOURNAL)
+    path = ".orchestrator/journal.db" if at == "default" else JOURNAL
+    record(Tape("run-1").begin().completes(), path=path)
+    words = [*command.split(), *(AT if at == "option" and "--help" not in command else ())]
     program = (
         "import sys; from orchestrator.cli import main\n"
         f"try: main({words!r})\n"
@@ -73,6 +87,41 @@ def test_a_command_imports_nothing_that_it_does_not_use(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stderr.splitlines()[-1].split()
     assert (loaded[0], NEEDLESS[command].intersection(loaded)) == ("modules", set())
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "found"),
+    [
+        ({}, "", ".orchestrator/journal.db"),
+        ({"ORCHESTRATOR_JOURNAL": "kept/there.db"}, "", "kept/there.db"),
+        ({"orchestrator_journal": "kept/there.db"}, "", "kept/there.db"),
+        ({}, 'journal = "of_file.db"', "of_file.db"),
+        ({"ORCHESTRATOR_JOURNAL": "kept/there.db"}, 'journal = "of_file.db"', "kept/there.db"),
+        ({"ORCHESTRATOR_JOURNAL": "kept/there.db", "ORCHESTRATOR_LOG_LEVEL": "debug"}, "", "kept/there.db"),
+        ({"ORCHESTRATOR_JOURNAL": "mysql://there"}, "", "setting journal: "),
+        ({"ORCHESTRATOR_JOURNEY": "there.db"}, "", "unknown setting ORCHESTRATOR_JOURNEY"),
+        ({}, "journey = 1", "journey"),
+    ],
+)
+def test_the_address_without_other_settings_is_that_of_the_settings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], file: str, found: str
+) -> None:
+    if not file:
+        monkeypatch.delenv("ORCHESTRATOR_TRUST")  # it is none of the settings, so it is not looked at
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if file:
+        Path("orchestrator.toml").write_text(file)
+    said = _said(lambda: journal_file(None))
+    assert found in said
+    assert said == _said(lambda: project_settings().journal)
+
+
+def _said(address: Callable[[], Any]) -> str:
+    try:
+        return str(Path.cwd() / address())
+    except ConfigError as error:
+        return str(error)
 
 
 def test_the_names_of_graphs_are_those_of_the_graphs() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import difflib
 import math
+import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +21,7 @@ from orchestrator.cli import keyboard
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.errors import ConfigError, RunError, RunUnknown
-from orchestrator.journal.address import Address
+from orchestrator.journal.address import DEFAULT_JOURNAL, Address, address_of
 from orchestrator.journal.difference import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log
@@ -35,6 +37,7 @@ SHORTEST = 4
 """Least characters of a run id that may replace the whole id."""
 WAITS_FOR_AGENT = "waiting for its agent"
 """State of a parked run that has its answer, while no live engine has its agent with this version of the graph."""
+_VARIABLE = "ORCHESTRATOR_JOURNAL"
 _NAMED = 3
 """Most runs that an error names."""
 
@@ -98,11 +101,18 @@ class OpenStore:
 
 
 def journal_file(given: Address | None) -> Address:
-    """Return the configured address of the journal. Raises ConfigError when the settings cannot be read."""
-    place = given
-    if place is None:
-        from orchestrator.cli.trust.consent import project_settings
+    """Return the configured address of the journal. Raises ConfigError when the settings cannot be read.
 
+    Most folders have no other setting. Then the settings are not imported: they take a quarter of `runs list`.
+    """
+    from orchestrator.cli.trust.consent import DEFAULT_FILE, project_settings
+
+    place = given
+    variables = {name for name in os.environ if name.upper().startswith("ORCHESTRATOR_")}
+    if place is None and variables <= {_VARIABLE} and not Path(DEFAULT_FILE).exists():
+        with suppress(ConfigError):  # the settings report it
+            place = address_of(os.environ[_VARIABLE]) if variables else DEFAULT_JOURNAL
+    if place is None:
         place = project_settings().journal
     return place.absolute() if isinstance(place, Path) else place
 

@@ -16,10 +16,16 @@ from orchestrator.cli.option import Json, McpEnv
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
 from orchestrator.cli.spread import spread_options
-from orchestrator.cli.trust.consent import ProjectFile, TrustConsent, consents, location, uses_of_file
+from orchestrator.cli.trust.consent import (
+    DEFAULT_FILE,
+    ProjectFile,
+    TrustConsent,
+    consents,
+    location,
+    uses_of_file,
+)
 from orchestrator.cli.trust.tool_pin import ToolPins, all_pins
 from orchestrator.errors import ConfigError
-from orchestrator.settings import DEFAULT_FILE
 
 DEFAULTS = (Path(DEFAULT_FILE), Path("ralph.toml"))
 """Files that commands read although the command line does not name them."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "ORCHESTRATOR_TRUST"
 EVERYTHING = "all"
+DEFAULT_FILE = "orchestrator.toml"
 
 _ALLOWED: ContextVar[bool] = ContextVar("orchestrator_trust", default=False)
 
@@ -237,8 +238,6 @@ def project_settings() -> Settings:
 
 def settings_file() -> ProjectFile | None:
     """Return the `orchestrator.toml` of the working directory, or None. It is not checked. Raises ConfigError."""
-    from orchestrator.settings import DEFAULT_FILE
-
     path = Path(DEFAULT_FILE)
     try:
         return ProjectFile.read(path) if path.is_file() else None
