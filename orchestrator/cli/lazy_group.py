@@ -9,6 +9,7 @@ conversion would not change is not converted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
+
+from orchestrator.cli.output import TextColor, coloured, joined, painted, say
 
 
 class CommandEntry(NamedTuple):
@@ -99,8 +102,32 @@ class LateConversion:
         return self.conversion().coerce(value, param=param, ctx=ctx)
 
 
+_HEADS = ("Usage:", "Arguments:", "Options:", "Commands:")
+_TERM = re.compile(r"  (\S.*?)(?=  |$)")
+
+
+def print_help(context: Any, _option: Any, value: Any) -> None:
+    """Print the help of a command, on a terminal with the names of options and commands in colour, and end it."""
+    if not value or context.resilient_parsing:
+        return
+    section = ""
+    for line in context.get_help().splitlines():
+        head = next((one for one in _HEADS if line.startswith(one)), "")
+        section = head or ("" if line[:1].strip() else section)
+        term = None if section in ("", "Usage:") else _TERM.match(line)
+        if head or term is None:
+            say(joined(painted(head, TextColor.HEAD, colour=coloured()), line[len(head) :]))
+        else:
+            name = painted(term[1], TextColor.PLACE, colour=coloured())
+            say(joined("  ", name, line[term.end() :]))
+    context.exit()
+
+
 def convert_late(command: Any) -> Any:
-    """Return a command, or a group with its commands, whose parameters convert only the values that need it."""
+    """Return a command, or a group with its commands, whose parameters convert only the values that need it.
+
+    Its help has colour on a terminal.
+    """
     parameters = command.get_params
 
     def get_params(context: Any) -> list[Any]:
@@ -110,7 +137,15 @@ def convert_late(command: Any) -> Any:
                 parameter.get_runtime_param = LateConversion(parameter.get_runtime_param)
         return found
 
-    command.get_params = get_params
+    help_option = command.get_help_option
+
+    def get_help_option(context: Any) -> Any:
+        option = help_option(context)
+        if option is not None:
+            option.callback = print_help
+        return option
+
+    command.get_params, command.get_help_option = get_params, get_help_option
     for one in getattr(command, "commands", {}).values():
         convert_late(one)
     return command

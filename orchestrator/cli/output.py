@@ -213,9 +213,9 @@ def shown(text: str, most: int = 2_000, *, keep: str = KEPT) -> str:
     return safe if len(safe) <= most else f"{safe[:most]}… ({len(safe):,} characters)"
 
 
-def painted(text: str, paint: TextColor, *, colour: bool) -> str:
-    """Return a text in its colour, or as it is."""
-    return StyledText(f"\x1b[{paint.value}m{joined(text)}\x1b[0m") if colour and text else text
+def painted(text: str, paint: str, *, colour: bool) -> str:
+    """Return a text in its colour, a TextColor or another code of the terminal, or as it is."""
+    return StyledText(f"\x1b[{paint}m{joined(text)}\x1b[0m") if colour and text else text
 
 
 def joined(*parts: str) -> StyledText:

@@ -28,8 +28,8 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.runtime.runs.listing import status_name
 from orchestrator.runtime.runs.runs import Runs
-from orchestrator.runtime.runs.story import status_name
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
 from orchestrator.version import __version__

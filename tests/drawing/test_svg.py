@@ -28,7 +28,8 @@ from orchestrator.drawing.svg import GraphLayout, GraphMarks, layout, svg, unite
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.runs.story import Story, path_marks, run_marks, status_name
+from orchestrator.runtime.runs.listing import status_name
+from orchestrator.runtime.runs.story import Story, path_marks, run_marks
 from tests.cli.recorded import Call, Tape
 from tests.tiers import examples
 

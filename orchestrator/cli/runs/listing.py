@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
-from orchestrator.cli.output import reader_is_gone, say, say_json, shown
-from orchestrator.cli.runs.phrase import moment, roughly, seconds_in, table, tags_in
+from orchestrator.cli.output import is_terminal, reader_is_gone, say, say_json, shown
+from orchestrator.cli.runs.phrase import moment, of_status, roughly, seconds_in, table, tags_in
 from orchestrator.cli.runs.store import WAITS_FOR_AGENT, OpenStore, at_journal, head_json, head_reason
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, RunHead
-from orchestrator.runtime.runs.listing import RunFilter, read_page
+from orchestrator.runtime.runs.listing import RunFilter, read_page, status_name
 from orchestrator_guards.money import in_currency
 
 
@@ -64,6 +65,10 @@ class FilterOptions:
         }
 
 
+_GENERATED = re.compile(r"[0-9a-f]{32}")
+"""Ids of runs that nobody named."""
+_SHORT = 12
+"""Characters of such an id that a person reads: two of a million runs have the same with a chance of 0.2 %."""
 WATCH = 2.0
 """Seconds between two listings of --watch."""
 
@@ -167,8 +172,12 @@ def _print(
         if head.run_id in unread:
             row["why"] = WAITS_FOR_AGENT
     right = ("age", "updated", "in state", "tokens", "cost")
-    for line in table(tuple(rows[0]), [tuple(row.values()) for row in rows], right=right):
+    paints = [of_status(status_name(head)) for head in heads]
+    cells = [tuple(row.values()) for row in rows]
+    for line in table(tuple(rows[0]), cells, right=right, paints=paints, painted_heads=("status", "why")):
         say(line)
+    if any(row["run"] != head.run_id for row, head in zip(rows, heads, strict=True)):
+        say("  ids are cut here: every command takes the first characters of an id, at least 4")
     if more:
         say(f"  … and more: --limit 0 shows all, --after {shown(heads[-1].run_id)} the next")
     asked = [head for head in heads if head.waiting and head.status != "ended" and head.run_id not in unread]
@@ -182,7 +191,7 @@ def _row(head: RunHead, sort: str, now: float) -> dict[str, str]:
     if head.status == "ended":
         why = head.outcome if head.reason in ("", "none") else f"{head.outcome} ({head.reason})"
     row = {
-        "run": head.run_id,
+        "run": head.run_id[:_SHORT] if is_terminal() and _GENERATED.fullmatch(head.run_id) else head.run_id,
         "agent": head.agent or "-",
         "graph": head.graph,
         "status": head.status,

@@ -14,7 +14,16 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import check_picture, in_words, save_picture, say, say_json, shown
+from orchestrator.cli.output import (
+    check_picture,
+    in_words,
+    joined,
+    painted,
+    save_picture,
+    say,
+    say_json,
+    shown,
+)
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import (
     call_json,
@@ -22,6 +31,7 @@ from orchestrator.cli.runs.phrase import (
     heading,
     many,
     moment,
+    of_status,
     roughly,
     span,
     stored_calls,
@@ -45,7 +55,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.timeline import Timeline
-from orchestrator.runtime.runs.listing import RunTree, read_tree
+from orchestrator.runtime.runs.listing import RunTree, read_tree, status_name
 from orchestrator.runtime.runs.story import RUNNING, PathStep, StateVisit, Story, folded
 
 
@@ -162,7 +172,8 @@ def _head(found: RunOverview) -> Iterator[str]:
     }
     for name, value in facts.items():
         if value:
-            yield f"  {name:<12}  {shown(value, 600, keep='')}"
+            paint = of_status(status_name(head)) if name == "status" else ""
+            yield joined(f"  {name:<12}  ", painted(shown(value, 600, keep=""), paint, colour=bool(paint)))
 
 
 def _times(story: Story) -> list[str]:

@@ -27,6 +27,7 @@ from orchestrator.kernel.journal import (
     let_go,
     write_records,
 )
+from orchestrator.kernel.outcome import Outcome
 from orchestrator_guards import Verdict
 from orchestrator_guards.evaluation import GUARDS, read_row
 
@@ -393,3 +394,15 @@ async def last_check(journal: Journal) -> JournalCheck | None:
         return None
     found = [record.body[CHECKS] for record in records if CHECKS in record.body]
     return JournalCheck.read(found[-1]) if found else None
+
+
+_OUTCOMES = frozenset(Outcome)
+
+
+def status_name(head: RunHead) -> str:
+    """Return the status of a run as a name of `drawing.stylesheet.STATUSES`: its outcome if it has ended."""
+    if head.status == "ended":
+        return head.outcome if head.outcome in _OUTCOMES else "failed"
+    if head.status == "parked":
+        return "waiting" if head.waiting else "paused"
+    return "orphaned" if head.owner is None else "running"

@@ -17,10 +17,10 @@ from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
-from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.question import Question
+from orchestrator.runtime.runs.listing import status_name
 from orchestrator.telemetry.history import History, StateStats
 from orchestrator.tools.result import RETURNED
 
@@ -453,15 +453,3 @@ def path_marks(
         taken=dict(history.edges),
         seconds=dict(history.edge_seconds),
     )
-
-
-_OUTCOMES = frozenset(Outcome)
-
-
-def status_name(head: RunHead) -> str:
-    """Return the status of a run as a name of `drawing.stylesheet.STATUSES`: its outcome if it has ended."""
-    if head.status == "ended":
-        return head.outcome if head.outcome in _OUTCOMES else "failed"
-    if head.status == "parked":
-        return "waiting" if head.waiting else "paused"
-    return "orphaned" if head.owner is None else "running"
