@@ -237,22 +237,31 @@ class Screen:
             yield
             return
         self.tally.state, self.tally.entered = self.graph.initial.value, time.perf_counter()
-        board = self._board(self.graph, self.tally)
-        with _Live(board, console=console(), refresh_per_second=10) as self._live:
+        self._draw()
+        try:
             yield
-        self._live = None
+        finally:
+            if self._live is not None:
+                self._live.stop()
+            self._live = None
+
+    def _draw(self) -> None:
+        board = self._board(self.graph, self.tally)
+        self._live = _Live(board, console=console(), refresh_per_second=10)
+        self._live.start(refresh=True)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Inside the block the table is not updated: a person types below it."""
+        """Inside the block there is no table: a person types in its place. It is drawn again below the answer."""
         live = self._live
         if live is not None:
+            live.transient = True
             live.stop()
         try:
             yield
         finally:
             if live is not None:
-                live.start()
+                self._draw()
 
     def notice(self, text: str) -> None:
         """Print a permanent text above the table. Its lines are not broken, so that they can be copied."""
