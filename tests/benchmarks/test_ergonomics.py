@@ -89,6 +89,21 @@ def test_names_attributes_options_and_strings_of_the_library_are_counted_once(
     assert (found.lines, found.statements, found.concepts, found.storing) == (9, 9, 13, 1)
 
 
+def test_the_arguments_of_a_tool_are_names_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small.py").write_text(
+        '"""A program."""\n'
+        "from library import call, run\n\n\n"
+        "def refund(order: str) -> None: ...\n\n\n"
+        "call(refund, order='A', times=2)\n"
+        "run({'order': 'A', 'name': 'refund'}, order=3)\n"
+    )
+    monkeypatch.setattr(measure, "PROGRAMS", tmp_path)
+    found = count("small")
+    assert (found.options, found.strings) == (("order", "times"), ("name",))
+
+
 def _results() -> dict[str, dict[str, Any]]:
     names = ("streams", "killed")
     return {library: {name: one[name] for name in names} for library, one in run.results().items()}

@@ -106,9 +106,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def _parameters(tree: ast.AST) -> Iterator[str]:
-    """Yield the parameters of functions: the arguments of a tool are names of the program."""
-    return (node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(slots=True)
@@ -124,12 +122,9 @@ class _Reader:
     """Variables whose objects are the library's."""
     own: set[str] = field(default_factory=set)
     """Functions of the program."""
-    parameters: set[str] = field(default_factory=set)
-    """Their parameters."""
 
     def read(self) -> None:
         self.own.update(_defined(self.tree))
-        self.parameters.update(_parameters(self.tree))
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and _foreign(node.module or ""):
                 self.names.update(one.name for one in node.names)
@@ -178,15 +173,23 @@ class _Reader:
 
     # ---- what is used of them ----
 
+    def _parameters(self, names: set[str]) -> set[str]:
+        """Return the parameters of these functions of the program: the arguments of a tool are its own names."""
+        found = (node for node in ast.walk(self.tree) if isinstance(node, _FUNCTIONS) and node.name in names)
+        return {
+            node.arg for function in found for node in ast.walk(function.args) if isinstance(node, ast.arg)
+        }
+
     def _collect(self, node: ast.AST) -> None:
         match node:
             case ast.Attribute(attr=name) if self._is_theirs(node):
                 self.members.add(name)
             case ast.MatchClass(kwd_attrs=names):
                 self.members.update(names)
-            case ast.Call(func=function, keywords=keywords) if self._is_theirs(function):
+            case ast.Call(func=function, args=args, keywords=keywords) if self._is_theirs(function):
                 if not (isinstance(function, ast.Name) and function.id in self.own):
-                    self.options.update(one.arg for one in keywords if one.arg)
+                    named = {one.id for one in args if isinstance(one, ast.Name)}
+                    self.options.update({one.arg for one in keywords if one.arg} - self._parameters(named))
             case ast.Dict(keys=keys):
                 self.strings.update(self._texts(keys))
             case ast.Subscript(value=base, slice=key) if self._is_theirs(base):
@@ -197,7 +200,7 @@ class _Reader:
     def _texts(self, nodes: list[ast.expr] | list[ast.expr | None]) -> Iterator[str]:
         for node in nodes:
             match node:
-                case ast.Constant(value=str(text)) if text not in self.own | self.parameters:
+                case ast.Constant(value=str(text)) if text not in self.own | self._parameters(self.own):
                     yield text
 
 
