@@ -2,8 +2,8 @@
 
 Each open journal that owns runs has its own file beside the journal, with an exclusive lock and a heartbeat.
 
-- *The lock* shows a process that ended. The kernel frees it however the process ends, so its runs can be claimed at
-  once.
+- *The lock* shows a process that ended. The operating system releases it however the process ends, so its runs can be
+  claimed at once.
 - *The heartbeat* shows a process that is frozen and keeps its lock. The writer thread renews it in the file every
   `ttl / BEATS` seconds; nothing is synced, and the database is not written. After `ttl` seconds without one the lease
   has expired: other processes can claim the runs, and the next append of the frozen process raises Fenced.
