@@ -37,6 +37,7 @@ from orchestrator.cli.loop import on_signal, run_async
 from orchestrator.cli.output import (
     complain,
     complain_more,
+    is_terminal,
     json_text,
     log_stream,
     say,
@@ -48,7 +49,7 @@ from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.question import answer_typed, answered_here
 from orchestrator.cli.runs.store import OpenStore, journal_file
-from orchestrator.cli.screen import Screen, error_of
+from orchestrator.cli.screen import AnswerTail, Screen, error_of
 from orchestrator.cli.spread import spread
 from orchestrator.cli.trust.consent import project_settings
 from orchestrator.errors import ConfigError, RunError, RunExists, RunUnknown
@@ -97,6 +98,8 @@ class ViewOptions:
     """Print on stderr how many other runs are open."""
     words: TextPrinter | EventLines | None = None
     """Shows the answer while the model produces it, in place of the states."""
+    tail: AnswerTail | None = None
+    """Shows it below the states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +146,9 @@ class RunOptions(given.DisplayOptions):
 def run_prompt(command_options: RunOptions) -> int:
     """Run one prompt and show the states of the machine.
 
-    A table that is updated on a terminal, plain lines elsewhere; then the answer and the outcome. --json prints
-    one object instead: run_id, outcome, reason, output, usage, verdict, error, messages (OpenAI form) and
-    transitions. The exit code is that of the outcome.
+    A table that is updated on a terminal, with the answer as it comes, plain lines elsewhere; then the answer and
+    the outcome. --json prints one object instead: run_id, outcome, reason, output, usage, verdict, error, messages
+    (OpenAI form) and transitions. The exit code is that of the outcome.
 
     Every step is in the journal before it counts. While the run waits for a person, it says how to answer; if its
     process is killed, `orchestrator runs resume` continues it.
@@ -178,17 +181,19 @@ def run_prompt(command_options: RunOptions) -> int:
     words: TextPrinter | EventLines | None = None
     if command_options.stream:
         words = EventLines() if command_options.json else TextPrinter(run_id)
+    tail = AnswerTail(run_id) if words is None and not command_options.json and is_terminal() else None
+    shows = words or tail
 
     async def go(agent: Agent) -> Result:
         options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
         if command_options.goes_on:
             options["if_exists"] = "resume"
-        if words is None:
+        if shows is None:
             return await agent.run(prompt, **options)
-        return await streamed(agent, words, prompt, **options)
+        return await streamed(agent, shows, prompt, **options)
 
     view = ViewOptions(
-        run_id, command_options.journal, command_options.log, command_options.json, words=words
+        run_id, command_options.journal, command_options.log, command_options.json, words=words, tail=tail
     )
     return conducted(view, launch, parts, limits, go)
 
@@ -208,7 +213,9 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
     live = LiveRuns()
     with logging_to(view.log, settings.log_level) as logs, watchdog.on_signal(live):
         quiet = view.words is not None
-        watched = SupervisedRun(view.run_id, journal, view.journal, show=not view.json, quiet=quiet)
+        watched = SupervisedRun(
+            view.run_id, journal, view.journal, show=not view.json, quiet=quiet, tail=view.tail
+        )
 
         async def conduct() -> Result | None:
             observers = [*watched.observers, live, *logs]
@@ -320,11 +327,18 @@ class SupervisedRun:
     """
 
     def __init__(
-        self, run_id: str, journal: StoredJournal, given: Address | None, *, show: bool, quiet: bool = False
+        self,
+        run_id: str,
+        journal: StoredJournal,
+        given: Address | None,
+        *,
+        show: bool,
+        quiet: bool = False,
+        tail: AnswerTail | None = None,
     ) -> None:
         self.run_id = run_id
         self.lost = False
-        self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
+        self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet, tail=tail) if show else None
         self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
         self._store = OpenStore(journal, given)
         address, here = journal.address, Path.cwd()
@@ -563,7 +577,9 @@ def event_json(event: RunEvent) -> dict[str, Any]:
     return {"type": type(event).__name__, "id": event.id, **data}
 
 
-async def streamed(agent: Agent, shows: TextPrinter | EventLines, prompt: Prompt, **options: Any) -> Result:
+async def streamed(
+    agent: Agent, shows: TextPrinter | EventLines | AnswerTail, prompt: Prompt, **options: Any
+) -> Result:
     """Run a prompt and print its events. A closed pipe cancels the run, and BrokenPipeError is raised."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,10 +30,14 @@ from orchestrator.kernel.fact import (
     Transition,
 )
 from orchestrator.kernel.graph import Graph
+from orchestrator.llm.live_event import ModelRequestRetried, RunEvent, TextDelta
+from orchestrator.llm.run_event import ModelRequestFinished, RunFinished
 from orchestrator.telemetry.escape import escape
 from orchestrator.telemetry.history import History, StateStats
 
 _BAR = 20
+_TAIL_CHARS, _TAIL_LINES = 1_000, 6
+"""What is shown of an answer while the model produces it."""
 _WIDTH = 160
 """Columns without a terminal: a pipe has no width, and ids must not be cut."""
 
@@ -139,6 +145,44 @@ class StateBoard:
         return past + (now - self.tally.entered if running else 0.0)
 
 
+class AnswerTail:
+    """The last lines of the text that a model produces, below the table; the whole answer is printed at the end.
+
+    Args:
+        run_id: The run; texts of its child runs are not shown.
+    """
+
+    answered = False
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.live: Live | None = None
+        """The table, which is drawn again with each piece of the text."""
+        self._text = ""
+
+    def show(self, event: RunEvent) -> None:
+        """Add a piece of text; the end of an answer removes it."""
+        if event.run_id != self.run_id:
+            return
+        if isinstance(event, TextDelta):
+            self._text = (self._text + event.text)[-_TAIL_CHARS:]
+        elif self._text and isinstance(event, ModelRequestFinished | ModelRequestRetried | RunFinished):
+            self._text = ""
+        else:
+            return
+        if self.live is not None:
+            self.live.refresh()
+
+    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> Iterator[Text]:
+        width = max(shutil.get_terminal_size().columns - 4, 20)
+        lines = [
+            f"  {part}"
+            for line in shown(self._text, keep="\n").splitlines()
+            for part in textwrap.wrap(line, width) or [""]
+        ]
+        yield from map(Text, lines[-_TAIL_LINES:])
+
+
 class PlainLines:
     """The plain lines: one for each transition, request and tool call."""
 
@@ -206,7 +250,7 @@ class Screen:
     """Shows the progress of runs of one graph. `lost` is called when the reader of the output is gone.
 
     With `quiet` it only adds up figures and shows notices: the answer is shown in its place. `board` creates another
-    picture than the table of states.
+    picture than the table of states; `tail` is shown below it.
     """
 
     def __init__(
@@ -216,9 +260,11 @@ class Screen:
         *,
         quiet: bool = False,
         board: Callable[[Graph, RunTally], RenderableType] | None = None,
+        tail: AnswerTail | None = None,
     ) -> None:
         self.graph = graph
         self._board = board or StateBoard
+        self._tail = tail
         self.tally = RunTally()
         self._quiet = quiet
         self._lines = None if is_terminal() and not quiet else PlainLines(lost)
@@ -247,7 +293,10 @@ class Screen:
 
     def _draw(self) -> None:
         board = self._board(self.graph, self.tally)
-        self._live = _Live(board, console=console(), refresh_per_second=10)
+        shown = board if self._tail is None else Group(board, self._tail)
+        self._live = _Live(shown, console=console(), refresh_per_second=10)
+        if self._tail is not None:
+            self._tail.live = self._live
         self._live.start(refresh=True)
 
     @contextmanager

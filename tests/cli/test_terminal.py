@@ -244,3 +244,80 @@ def head_of(path: Path) -> RunHead:
     with contextlib.suppress(RunUnknown, StoreDown, ConfigError):
         return asyncio.run(read())
     return RunHead("taken", "", "", "open", 0, 0, None, 0.0, 0.0)
+
+
+SPEAKS = '''
+import asyncio
+from pathlib import Path
+
+from orchestrator import Response, ToolCall, tool
+
+
+@tool(effect="pure")
+def look(query: str) -> str:
+    """Look it up."""
+    return "seen"
+
+
+class Speaker:
+    """Says two pieces of text in each of two turns, each when it is allowed; a call stands between the turns."""
+
+    model = "speaker"
+
+    async def complete(self, request):
+        turn = sum(message.role == "assistant" for message in request.messages)
+        pieces = [f"part {turn}.{number}, " for number in range(2)]
+        for number, piece in enumerate(pieces):
+            if request.on_delta is not None:
+                request.on_delta(piece)
+                while not Path(f"read {turn}.{number}").exists():
+                    await asyncio.sleep(0.005)
+        calls = (ToolCall("1", "look", '{"query": "moon"}'),) if turn == 0 else ()
+        return Response("".join(pieces), calls)
+
+
+speaks = Speaker()
+'''
+SPEAKING = ("run", "Speak.", "--model", "python:speaks:speaks", "--tool", "speaks:look")
+
+
+@pytest.mark.parametrize("options", [(), ("--stream",)], ids=["table", "stream"])
+@pytest.mark.canary
+def test_each_piece_of_an_answer_is_seen_before_the_model_says_the_next(
+    start: Start, folder: Path, options: tuple[str, ...]
+) -> None:
+    (folder / "speaks.py").write_text(SPEAKS)
+    terminal = Terminal(start, *SPEAKING, *options)
+    for turn in range(2):
+        for number in range(2):
+            terminal.until(f"part {turn}.{number},")
+            (folder / f"read {turn}.{number}").touch()
+    assert terminal.end() == (0, "")
+    after = terminal.text[terminal.text.rindex("state  ") if not options else 0 :]
+    assert ("part 0.1" in after, after.count("part 1.0, part 1.1,")) == (bool(options), 1)
+
+
+def test_each_piece_of_a_stream_reaches_a_pipe_before_the_model_says_the_next(
+    start: Start, folder: Path
+) -> None:
+    (folder / "speaks.py").write_text(SPEAKS)
+    running = start(*SPEAKING, "--stream", stderr=subprocess.DEVNULL)
+    assert running.stdout is not None
+    seen = b""
+    for turn in range(2):
+        for number in range(2):
+            while f"part {turn}.{number},".encode() not in seen:
+                more = os.read(running.stdout.fileno(), 65_536)
+                assert more
+                seen += more
+            (folder / f"read {turn}.{number}").touch()
+    assert running.wait(60) == 0
+    assert seen.index(b"part 0.1") < seen.index(b"tool look: ok") < seen.index(b"part 1.0")
+
+
+def test_neither_json_nor_a_pipe_asks_the_model_to_stream(cli: Callable[..., Any], folder: Path) -> None:
+    (folder / "speaks.py").write_text(SPEAKS)
+    assert (
+        json.loads(cli(*SPEAKING, "--json").out)["output"] == "part 1.0, part 1.1, "
+    )  # it would wait for a reader
+    assert cli(*SPEAKING).out.count("part 1.0") == 1
