@@ -26,6 +26,39 @@ def test_its_tests_pass_at_once(made: MadeProject) -> None:
 
 
 @pytest.mark.campaign
+def test_the_commands_at_the_top_of_its_readme_work_before_anything_is_set_up(
+    pristine: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(pristine, tmp_path / "shop")
+    project = MadeProject(tmp_path / "shop")
+    programs = environment(tmp_path / "environment")
+    program = programs / "orchestrator"
+    program.write_text('#!/bin/sh\nexec "$(dirname "$0")/python" -m orchestrator "$@"\n')
+    program.chmod(0o755)
+    readme = (project.folder / "README.md").read_text()
+    commands = readme.partition("```sh\n")[2].partition("```")[0].splitlines()
+    said = [
+        project.run("sh", "-c", f"PATH={programs}:$PATH; echo 'Where is order 8?' | {command}")
+        for command in commands
+    ]
+    assert [command.split()[:2] for command in commands] == [
+        ["python", "-m"],
+        ["orchestrator", "graph"],
+        ["orchestrator", "lint"],
+        ["orchestrator", "eval"],
+        ["orchestrator", "chat"],
+        ["orchestrator", "runs"],
+    ]
+    run, graph, _, cases, chat, runs = said
+    assert run.splitlines()[-1] == "completed: Order 7: one kettle, 40 EUR, on its way."
+    assert "review" in graph
+    assert "4 of 4 cases passed" in cases
+    assert "Order 8: one kettle, 40 EUR, on its way." in chat
+    assert re.search(r" shop +answer_loop +ended +completed ", runs)
+    assert not (project.folder / ".venv").exists()
+
+
+@pytest.mark.campaign
 def test_make_run_shows_the_states_and_make_graph_eval_and_chat_work(made: MadeProject) -> None:
     lines = made.run("make", "run").splitlines()
     assert lines[0].split() == ["init", "start_loop", "await_llm"]
