@@ -70,7 +70,7 @@ def stop_admitting(*, agent: OfAgent = None, tags: given.Tags = (), options: Ope
 @group.command("start-admitting")
 @spread
 def start_admitting(*, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions) -> int:
-    """Admit runs again: all, or those of one agent or with a tag."""
+    """Admit runs again, all or some."""
     return _send("start_admitting", options, agent=agent, tags=tags_in(tags) or None)
 
 
@@ -79,7 +79,7 @@ def start_admitting(*, agent: OfAgent = None, tags: given.Tags = (), options: Op
 def drain(
     *, grace: Grace = None, agent: OfAgent = None, tags: given.Tags = (), options: OperatorOptions
 ) -> int:
-    """Stop the engine, or with --agent or --tag some of its runs.
+    """Stop the engine, or park some of its runs.
 
     Runs get some time to end; the others are parked in the journal. With --agent or --tag they have 30 s unless
     --grace says; then they are paused, and no further ones are admitted until `start-admitting` with the same options.
