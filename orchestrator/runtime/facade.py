@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from orchestrator.argument_names import checks_names
-from orchestrator.errors import RunExists, RunUnknown
+from orchestrator.errors import RunExists, RunUnknown, Suspended
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.question import Question
@@ -16,6 +16,14 @@ from orchestrator.runtime.service.arguments import IfExists, check_if_exists
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.ownership import AgentIdentity
 from orchestrator.runtime.service.run_service import RunService
+from orchestrator.runtime.service.waiting_run import (
+    Answers,
+    OpenQuestion,
+    Wait,
+    WaitingRun,
+    check_answers,
+    check_wait,
+)
 
 if TYPE_CHECKING:
     from orchestrator.llm.run_event import QuestionAsked
@@ -93,6 +101,62 @@ class Facade(Generic[R]):
         """Return whether a run is active in this process, and not paused."""
         live = self._service.live.find(run_id)
         return live is not None and live.control.pause_request is None
+
+    async def _ended_or_waiting(self, run_id: str, wait: Wait, work: Callable[[], Awaitable[R]]) -> R:
+        """Return the result of a run, or with `wait="never"` a WaitingRun as soon as it waits for a person."""
+        if wait == "always":
+            return await work()
+        check_wait(wait)
+        with self._service.left_when_waiting(run_id):
+            try:
+                return await work()
+            except Suspended as error:
+                head = await self._service.journal.head(run_id)
+                questions = await self.questions(run_id)
+                if error.run_id != run_id or not (questions or head.reason == "paused"):
+                    raise
+                waiting: Any = WaitingRun(run_id=run_id, reason=head.reason or "", questions=questions)
+                return cast("R", waiting)
+
+    async def questions(self, run_id: str) -> tuple[OpenQuestion, ...]:
+        """Return the open questions of a run and of its child runs, in this or another process. Raises RunUnknown."""
+        journal = self._service.journal
+        found, runs = list[OpenQuestion](), [(await journal.head(run_id)).run_id]
+        while runs:
+            asks = runs.pop(0)
+            for one in await self._service.control.pending(asks):
+                found.append(
+                    OpenQuestion(
+                        id=one.key if asks == run_id else f"{asks}/{one.key}",
+                        run_id=asks,
+                        key=one.key,
+                        text=one.notice or f"May {one.tool} be called with {one.arguments}?",
+                        why=one.why,
+                        tool=one.tool,
+                        arguments=one.arguments,
+                        digest=one.digest,
+                        expires_at=one.expires_at,
+                    )
+                )
+            runs += [child.run_id async for child in journal.runs(parent_run_id=asks)]
+        return tuple(found)
+
+    async def _post_answers(self, run_id: str, answers: Answers | None, by: str) -> None:
+        """Answer open questions of a run and of its child runs.
+
+        Raises ConfigError, before any answer is posted, and AnswerRefused for a question that was answered meanwhile.
+        """
+        if answers is None:
+            return
+        questions = {one.id: one for one in await self.questions(run_id)}
+        check_answers(run_id, answers, questions)
+        for name, answer in answers.items():
+            one = questions[name]
+            verb = "respond" if isinstance(answer, str) else "approve" if answer else "reject"
+            content = {"content": answer} if isinstance(answer, str) else {}
+            await self._service.control.answer(
+                one.run_id, verb, by, "", call=one.key, digest=one.digest, **content
+            )
 
     def _stream_or_continue(
         self,

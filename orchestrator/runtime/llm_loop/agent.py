@@ -64,6 +64,7 @@ from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObser
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
+from orchestrator.runtime.service.waiting_run import Answers, Wait
 from orchestrator.tools.spec import DepsT, DepsT_contra, RunContext, ToolSpec
 from orchestrator.tools.tool_set import ToolSource
 from orchestrator_callbacks.llm_loop import admission
@@ -304,6 +305,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
+        wait: Wait = "always",
         **options: Unpack[per_run.RunArguments[DepsT_contra]],
     ) -> Result[OutputT]:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
@@ -319,6 +321,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             conversation_id: Conversation that the run continues.
             limits: Limits of this run instead of the agent's.
             deadline: Seconds from now, in addition to `limits`; 0 has passed already.
+            wait: With `never`, this returns a WaitingRun as soon as the run waits for a person: its `questions` are
+                plain data, and `resume(run_id, answers={id: …})` continues it. Calls beside a waiting child run end
+                first.
             options: `deps`, `metadata`, `tags`, `model`, `instructions`, `params`, `output_type` and `tools` of this
                 run, see `RunArguments`.
 
@@ -332,13 +337,13 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         """
         checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
         name = run_id or new_id()
-        if if_exists == "raise":
+        if if_exists == "raise" and wait == "always":
             return await self._begin(prompt, name, conversation_id, limits, deadline, checked)
         arguments.check_if_exists(if_exists, run_id)
         begin = partial(self._begin, prompt, name, conversation_id, limits, deadline, checked)
-        return await self._start_or_continue(
-            name, if_exists, begin, partial(self.resume, name, **_again(options))
-        )
+        resume = partial(self.resume, name, **_again(options))
+        work = partial(self._start_or_continue, name, if_exists, begin, resume)
+        return await self._ended_or_waiting(name, wait, work)
 
     async def deposit(
         self,
@@ -413,6 +418,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         from_agent: str | None = None,
         deps: DepsT_contra | None = None,
         model: LLM | str | None = None,
+        answers: Answers | None = None,
+        wait: Wait = "always",
     ) -> Result[OutputT]:
         """Resume a run of the journal from its last record and return its Result.
 
@@ -424,6 +431,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         `model` is the model from now on, which a run that was started with a live `model=` needs.
         `again` says that a person has checked that programs of the last owner have ended.
         `from_agent` is the name of the agent that started the run ("" for none), to transfer it from another agent.
+        `answers` are to open questions by their ids (`agent.questions`): True approves, False rejects, a text answers
+        in place of the tool. `wait` is as for `run`.
 
         Raises:
             RunUnknown: The journal does not have the run.
@@ -432,13 +441,19 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             OtherGraph: The run has another version of the graph and there is no migration.
             Suspended: The run failed to make progress too often, or needs deps or a model.
             Corrupt: The run is damaged.
-            ConfigError: The run is a child of an open run, which resumes it.
+            ConfigError: The run is a child of an open run, which resumes it; or an answer is to no open question.
+            AnswerRefused: The question was answered before.
         """
         arguments.check_run(limits=limits, kind=Limits)
-        with self._source.given(run_id, deps, None if model is None else per_run.checked_model(model)):
-            return await self._service.resume(
-                run_id, limits, by, again=again, from_agent=from_agent, drive=self._continue
-            )
+
+        async def work() -> Result[OutputT]:
+            await self._post_answers(run_id, answers, by)
+            with self._source.given(run_id, deps, None if model is None else per_run.checked_model(model)):
+                return await self._service.resume(
+                    run_id, limits, by, again=again, from_agent=from_agent, drive=self._continue
+                )
+
+        return await self._ended_or_waiting(run_id, wait, work)
 
     def stream_resume(
         self,

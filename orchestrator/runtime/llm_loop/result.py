@@ -24,6 +24,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.llm.message import FinishReason, Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, refusal
+from orchestrator.runtime.service.waiting_run import EndedResult
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
@@ -125,7 +126,7 @@ def stopped(ended: BaseResult, why: str = "") -> RunStopped:
 
 
 @dataclass(frozen=True, kw_only=True)  # with slots `Result[Report](...)` is a TypeError on Python 3.11
-class Result(Generic[OutputT_co]):
+class Result(EndedResult, Generic[OutputT_co]):
     """The end of a run, with its messages and its usage. `Result[Report]` has a Report as its output.
 
     Example:

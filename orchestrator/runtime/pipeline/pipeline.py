@@ -52,6 +52,7 @@ from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
+from orchestrator.runtime.service.waiting_run import Answers, EndedResult, Wait
 from orchestrator_callbacks.pipeline import before, enter, leave, stage
 from orchestrator_callbacks.pipeline.stage import PipelineDeps, PipelineRun
 from orchestrator_guards import Verdict
@@ -129,7 +130,7 @@ def summary(run: Run[PipelineContext, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineResult:
+class PipelineResult(EndedResult):
     """The end of a run, with the last results of its stages."""
 
     run_id: str
@@ -317,6 +318,7 @@ class Pipeline(HumanInput[PipelineResult]):
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
+        wait: Wait = "always",
     ) -> PipelineResult:
         """Run the pipeline and return its PipelineResult.
 
@@ -341,7 +343,8 @@ class Pipeline(HumanInput[PipelineResult]):
         arguments.check_if_exists(if_exists, run_id)
         name = run_id or new_id()
         begin = partial(self._begin, spec, name, None, limits, deadline, data)
-        return await self._start_or_continue(name, if_exists, begin, partial(self.resume, name))
+        work = partial(self._start_or_continue, name, if_exists, begin, partial(self.resume, name))
+        return await self._ended_or_waiting(name, wait, work)
 
     async def deposit(
         self,
@@ -390,6 +393,8 @@ class Pipeline(HumanInput[PipelineResult]):
         by: str = "",
         again: bool = False,
         from_agent: str | None = None,
+        answers: Answers | None = None,
+        wait: Wait = "always",
     ) -> PipelineResult:
         """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
@@ -403,7 +408,7 @@ class Pipeline(HumanInput[PipelineResult]):
             again: A person has checked that an interrupted stage may be repeated. Required if its port is
                 `irreversible`, and if its program was started on another host.
 
-            from_agent: As for `Agent.resume`.
+            from_agent, answers, wait: As for `Agent.resume`.
 
         Raises:
             RunUnknown: The journal does not have the run.
@@ -414,9 +419,14 @@ class Pipeline(HumanInput[PipelineResult]):
             Suspended: The run requires `again`, or failed to make progress too often.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
-        return await self._service.resume(
-            run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
-        )
+
+        async def work() -> PipelineResult:
+            await self._post_answers(run_id, answers, by)
+            return await self._service.resume(
+                run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
+            )
+
+        return await self._ended_or_waiting(run_id, wait, work)
 
     # ---- private ----
 

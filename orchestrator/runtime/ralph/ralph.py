@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
@@ -36,12 +36,13 @@ from orchestrator.runtime.ralph.prompt_agent import BoundAgent
 from orchestrator.runtime.ralph.session import SessionDirectory, session_id_for
 from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments, program
-from orchestrator.runtime.service.arguments import IfExists, agent_data, host_data
+from orchestrator.runtime.service.arguments import IfExists, agent_data, host_data, new_id
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
+from orchestrator.runtime.service.waiting_run import Answers, EndedResult, OpenQuestion, Wait, check_answers
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 from orchestrator_guards import Verdict
@@ -64,7 +65,7 @@ def storable_text(kind: str, value: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RalphResult:
+class RalphResult(EndedResult):
     """The end of a run. The work itself is in the session's directory and in the files of its tasks."""
 
     run_id: str
@@ -323,12 +324,14 @@ class Ralph(Facade[RalphResult]):
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
+        wait: Wait = "always",
     ) -> RalphResult:
         """Run the loop in a new or existing session, and return its result. Raises Suspended if the run was parked.
 
         `session` is the path of an existing session, which continues from the state of its files; `request` is then
         optional and planned as a new requirement. The run's id is that of the session, with a number from its second
-        run on. `deadline` is in seconds from now. `if_exists`, `metadata` and `tags` are as for Agent.
+        run on. `deadline` is in seconds from now. `if_exists`, `metadata`, `tags` and `wait` are as
+        for Agent; with `wait="never"` and no `run_id` the id is random.
 
         Raises:
             ConfigError: A new session has no request, or another argument is invalid.
@@ -337,9 +340,10 @@ class Ralph(Facade[RalphResult]):
         """
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
         arguments.check_if_exists(if_exists, run_id)
-        name = run_id or ""
+        name = run_id or ("" if wait == "always" else new_id())
         begin = partial(self._begin, (request, session), name, None, limits, deadline, data)
-        return await self._start_or_continue(name, if_exists, begin, partial(self.resume, name))
+        work = partial(self._start_or_continue, name, if_exists, begin, partial(self.resume, name))
+        return await self._ended_or_waiting(name, wait, work)
 
     @with_arguments_of(run)
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:
@@ -374,6 +378,8 @@ class Ralph(Facade[RalphResult]):
         by: str = "",
         again: bool = False,
         from_agent: str | None = None,
+        answers: Answers | None = None,
+        wait: Wait = "always",
     ) -> RalphResult:
         """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
@@ -387,7 +393,7 @@ class Ralph(Facade[RalphResult]):
             again: A person has checked that the program of an interrupted agent has ended. Required if it was started
                 on another host.
 
-            from_agent: As for `Agent.resume`.
+            from_agent, answers, wait: As for `Agent.resume`.
 
         Raises:
             RunUnknown: The journal does not have the run.
@@ -399,9 +405,14 @@ class Ralph(Facade[RalphResult]):
             SessionFileError: The session cannot be read.
         """
         arguments.check_run(limits=limits, kind=RalphLimits)
-        return await self._service.resume(
-            run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
-        )
+
+        async def work() -> RalphResult:
+            await self._post_answers(run_id, answers, by)
+            return await self._service.resume(
+                run_id, limits, by, again=again, from_agent=from_agent, drive=self._drive
+            )
+
+        return await self._ended_or_waiting(run_id, wait, work)
 
     # ---- messages of people ----
 
@@ -435,6 +446,23 @@ class Ralph(Facade[RalphResult]):
             raise ConfigError(f"the answers are {given!r}; give question id -> answer")
         told = {str(one): checked_text("answer", text) for one, text in answers.items()}
         return self._service.control.reply(run_id, told, by)
+
+    async def questions(self, run_id: str) -> tuple[OpenQuestion, ...]:
+        """Return the open questions of the planner of a waiting run. Raises RunUnknown, SessionFileError."""
+        stored = StoredRun.of(run_id, await self._service.journal.load(run_id))
+        if stored.parked is None or stored.parked.get("reason") != "questions":
+            return ()
+        files = SessionDirectory.open(self._codec.decoded(stored.context).session_path)
+        return tuple(
+            OpenQuestion(id=one.id, run_id=run_id, key=one.id, text=one.text, why="questions")
+            for one in files.questions()
+            if one.answer is None
+        )
+
+    async def _post_answers(self, run_id: str, answers: Answers | None, by: str) -> None:
+        if answers is not None:
+            check_answers(run_id, answers, {one.id: one for one in await self.questions(run_id)})
+            await self.answer(run_id, cast("Mapping[str, str]", answers), by=by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
         """Return the status of a run in this or another process. Raises RunUnknown."""

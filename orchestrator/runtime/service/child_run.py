@@ -22,6 +22,7 @@ class RunScope:
 
     __slots__ = (
         "_cancels",
+        "_left",
         "_outer",
         "_parked",
         "_since",
@@ -29,6 +30,7 @@ class RunScope:
         "_token",
         "agent",
         "children",
+        "leaves",
         "run",
         "waiting_children",
     )
@@ -41,6 +43,9 @@ class RunScope:
         """Number of its active direct child runs."""
         self.waiting_children = 0
         """Number of those that wait for a person, or have only waiting child runs."""
+        self.leaves = False
+        """Whether the run is left in the journal when all of its active child runs wait."""
+        self._left = False
         self._outer: RunScope | None = None
         self._parked = False
         self._since: float | None = None
@@ -59,16 +64,30 @@ class RunScope:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
+        """End the scope, and a cancellation that is only that of `_leave`."""
         _HERE.reset(self._token)
         if self._outer is not None:
             self._outer.count_children(children=-1, waiting=-1 if self._stands else 0)
+        own = self._left and self._task is not None and self._task.uncancel() <= self._cancels
+        return own and kind is asyncio.CancelledError
 
     @property
     def is_left(self) -> bool:
         """Whether the driver abandons this run, which will be resumed from its last record."""
         cancels = self._task.cancelling() if self._task else 0
         return self.run.interruption is None and cancels > self._cancels
+
+    def _leave(self) -> None:
+        """Leave the run if its child runs still wait; calls beside them end first."""
+        if self._since is None or self._left or self._task is None:
+            return
+        running = sum(result is None for result in getattr(self.run.ctx, "results", ())) > self.children
+        if running:
+            self._task.get_loop().call_later(_AGAIN, self._leave)
+        else:
+            self._left = True
+            self._task.cancel()
 
     async def on_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the event loop that drives this run, from any loop."""
@@ -108,6 +127,8 @@ class RunScope:
             self._since = self.run.deps.clock.monotonic()
             if self.run.control.alarm is not None:
                 self.run.control.alarm.set(None)
+            if self.leaves:
+                self.on_loop_soon(self._leave)
         elif not waits and self._since is not None:
             if self.run.control.services is not None:
                 self.run.control.services.exclude_time(
@@ -125,6 +146,8 @@ class RunScope:
             self._outer.count_children(waiting=1 if self._stands else -1)
 
 
+_AGAIN = 0.05
+"""Seconds until a run that will be left looks again whether its other calls have ended."""
 _HERE: ContextVar[RunScope] = ContextVar("orchestrator_run_under_way")
 
 

@@ -10,7 +10,8 @@ import asyncio
 import copy
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
@@ -154,6 +155,8 @@ class RunService(Generic[R]):
         self.live = RunRegistry() if live is None else live
         self.control = control or RunController(self.live, self.journal, self.clock, find_tool)
         self.evicted = self.control.evicted
+        self.leaving = set[str]()
+        """Ids of the runs whose callers do not wait for a person."""
         if local is not None:
             self.data = {**data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
@@ -232,6 +235,15 @@ class RunService(Generic[R]):
 
     # ---- new runs ----
 
+    @contextmanager
+    def left_when_waiting(self, run_id: str) -> Iterator[None]:
+        """Leave a run that is driven in this block when it, or each active child run of it, waits for a person."""
+        self.leaving.add(run_id)
+        try:
+            yield
+        finally:
+            self.leaving.discard(run_id)
+
     def new_run(self, run_id: str, ctx: Any, deps: Any, data: Mapping[str, Any]) -> Run[Any, Any]:
         """Return a new run; `data` is that of the host."""
         # Runs without data of their own share that of their agent.
@@ -266,7 +278,7 @@ class RunService(Generic[R]):
         _warn_of_disabled_logger()
         if run.started_at is None and run.parent_run_id is None:
             await self.refuse_same_name()
-        earlier = await self._open(run, path)
+        earlier, leaves = await self._open(run, path), run.run_id in self.leaving
         # For code inside of the run:
         log = next((one for one in self.runtime.observers if isinstance(one, TransitionLog)), None)
         make_logger: Any = None if log is None else partial(log.logger_for, run.run_id, run.graph.name)
@@ -276,10 +288,11 @@ class RunService(Generic[R]):
             self.control.inbox.listen(run.run_id)
             try:
                 with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run) as current:
+                    current.leaves = leaves
                     if self._may_evict(run, earlier):
                         run.evict_when_waiting(self.runtime.evict_after, partial(self._detach, run, current))
                     await self.control.deliver(run.run_id)
-                    await self.driver.drive(run, park=park)
+                    await self.driver.drive(run, park=park or leaves)
             finally:
                 try:
                     if not run.control.evicted:  # else `_detach` has closed it
