@@ -148,6 +148,8 @@ class StateBoard:
 class AnswerTail:
     """The last lines of the text that a model produces, below the table; the whole answer is printed at the end.
 
+    They are drawn with the table, ten times a second: a drawing for each piece would take more time than the model.
+
     Args:
         run_id: The run; texts of its child runs are not shown.
     """
@@ -156,8 +158,6 @@ class AnswerTail:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.live: Live | None = None
-        """The table, which is drawn again with each piece of the text."""
         self._text = ""
 
     def show(self, event: RunEvent) -> None:
@@ -166,12 +166,8 @@ class AnswerTail:
             return
         if isinstance(event, TextDelta):
             self._text = (self._text + event.text)[-_TAIL_CHARS:]
-        elif self._text and isinstance(event, ModelRequestFinished | ModelRequestRetried | RunFinished):
+        elif isinstance(event, ModelRequestFinished | ModelRequestRetried | RunFinished):
             self._text = ""
-        else:
-            return
-        if self.live is not None:
-            self.live.refresh()
 
     def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> Iterator[Text]:
         width = max(shutil.get_terminal_size().columns - 4, 20)
@@ -295,8 +291,6 @@ class Screen:
         board = self._board(self.graph, self.tally)
         shown = board if self._tail is None else Group(board, self._tail)
         self._live = _Live(shown, console=console(), refresh_per_second=10)
-        if self._tail is not None:
-            self._tail.live = self._live
         self._live.start(refresh=True)
 
     @contextmanager

@@ -357,7 +357,7 @@ def test_on_a_terminal_the_question_stands_above_the_table_in_lines_to_be_copied
     agents(folder)
     terminal = Terminal(start, *PAY, "--journal", f"{'deep/' * 20}journal.db")
     terminal.until("waits: approval")
-    terminal.until("journal.db\r\n")  # the table may say so before the question is printed
+    terminal.until("run pay? type y or n")  # the table says that it waits before the question is printed
     command = re.search(r"elsewhere  orchestrator (runs show run-1 .*journal\.db)\n", terminal.text)
     assert command is not None
     command = re.search(r"orchestrator (runs approve run-1 .*journal\.db)\n", cli(*command[1].split()).out)
