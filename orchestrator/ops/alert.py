@@ -692,7 +692,11 @@ PROCESS_ALERTS = (
     Alert(
         name="AgentsFolded",
         severity=AlertSeverity.WARNING,
-        expr='sum without (machine, agent, origin) (orchestrator_runs_started_total{agent="_other"}) > 0',
+        # Of a while: a process that has just started may have none of them yet.
+        expr=(
+            "sum without (machine, agent, origin)"
+            ' (max_over_time(orchestrator_runs_started_total{agent="_other"}[15m])) > 0'
+        ),
         wait="5m",
         summary="{{ $labels.instance }} has more agents than series of their own.",
         description=(

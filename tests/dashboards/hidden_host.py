@@ -1,10 +1,11 @@
 """Hosts whose agents go wrong without a failed run, and hosts that Prometheus misreads.
 
-    python -m tests.dashboards.hidden_host NAME FOLDER PORT hidden|twin|skewed
+    python -m tests.dashboards.hidden_host NAME FOLDER PORT hidden|twin|slow|skewed
 
 `hidden` has agents with one fault each, beside `steady`, which has none; `on FAULT` starts the fault of the agent
-of that name. `twin` has only `steady`: two of them have one label. The clock of `skewed` is two hours behind: of the
-functions that read a clock only `time.time` is replaced, because the clock of the machine is that of everybody.
+of that name. The others have only `steady`: two `twin` have one label, `slow` gets a slow disk by its environment, and
+the clock of `skewed` is two hours behind: of the functions that read a clock only `time.time` is replaced, because the
+clock of the machine is that of everybody.
 """
 
 from __future__ import annotations

@@ -133,9 +133,16 @@ class AgentHost:
     """The application under watch, on one port for all its lives."""
 
     def __init__(
-        self, name: str, folder: Path, role: str = "serving", *, program: str = "agent_host", label: str = ""
+        self,
+        name: str,
+        folder: Path,
+        role: str = "serving",
+        *,
+        program: str = "agent_host",
+        label: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`label` replaces the address in the label `instance`."""
+        """`label` replaces the address in the label `instance`; `environment` has further variables."""
         self.label = label
         self.name, self.folder, self.port = name, folder, free_port()
         self.told: dict[str, float] = {}
@@ -143,7 +150,7 @@ class AgentHost:
         told = [name, str(folder), str(self.port), role]
         command = [sys.executable, "-m", f"tests.dashboards.{program}", *told]
         quiet = {"PROMETHEUS_DISABLE_CREATED_SERIES": "True"}
-        self.process = Process(name, command, folder, quiet, subprocess.PIPE)
+        self.process = Process(name, command, folder, quiet | dict(environment or {}), subprocess.PIPE)
 
     @property
     def instance(self) -> str:
