@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orchestrator.kernel.fact import (
     AdmissionRejected,
+    AnswerLost,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -57,6 +58,7 @@ from orchestrator.llm.run_event import (
 
 __all__ = [
     "AdmissionRejected",
+    "AnswerLost",
     "BudgetChecked",
     "BudgetWarning",
     "ChildRunFinished",

@@ -365,6 +365,20 @@ RECOVERIES = ("resumed", "poison", "other_graph", "corrupt")
 
 
 @fact(frozen=True, slots=True)
+class AnswerLost:
+    """The answer to a request was lost with the process that had sent it. The resumed run is charged an estimate."""
+
+    graph: str
+    run_id: str
+    model: str
+    cost_micros: int
+    """The charge in millionths of the currency; 0 if no price is known."""
+    at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
+
+
+@fact(frozen=True, slots=True)
 class RolledBack:
     """An attempt to undo an effect. `outcome` is one of ROLLBACKS."""
 
@@ -414,6 +428,7 @@ Fact: TypeAlias = (
     | AdmissionRejected
     | TableRejected
     | RunRecovered
+    | AnswerLost
     | RolledBack
     | WorkAbandoned
 )

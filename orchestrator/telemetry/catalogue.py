@@ -19,6 +19,7 @@ from orchestrator.kernel.fact import (
     REJECTIONS,
     ROLLBACKS,
     AdmissionRejected,
+    AnswerLost,
     BudgetChecked,
     EventFailed,
     GuardEvaluated,
@@ -675,6 +676,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "machine agent provider model",
         "Cost of requests in millionths of the currency of the price table, with the least cost of interrupted ones.",
         LLMCall,
+        AnswerLost,
         zero=False,  # of agents with prices
     ),
     counter(

@@ -45,6 +45,7 @@ from orchestrator.kernel.fact import (
     FAILURES,
     OPERATIONS,
     AdmissionRejected,
+    AnswerLost,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -792,6 +793,12 @@ class WorkCounts:
         if fact.reasoning_tokens:
             count["llm_reasoning_output_tokens_total", *model].inc(fact.reasoning_tokens)
 
+    def lost(self, fact: AnswerLost) -> None:
+        """Count the cost of a request of which the process that sent it counted nothing."""
+        if fact.cost_micros:
+            run = self._use.run(fact.graph, fact.agent)
+            self._count["llm_cost_micros_total", *run, *self._use.model(fact.model)].inc(fact.cost_micros)
+
     def _unanswered(self, fact: LLMCall) -> None:
         run = self._run(fact)
         model = (run[1], *self._use.model(fact.model))
@@ -900,6 +907,7 @@ class Metrics:
             Transition: self._transition,
             GuardEvaluated: work.guard,
             LLMCall: work.llm,
+            AnswerLost: work.lost,
             ToolExecution: work.tool,
             JournalWrite: work.journal,
             BudgetChecked: work.budgets,

@@ -70,7 +70,7 @@ NAMESPACES = {
     },
     "events": {
         "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
-        "ToolError",
+        "ToolError", "AnswerLost",
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
         "RunRecovered", "RolledBack", "TableRejected", "WorkAbandoned", "Fact", "Observer", "FinishReason",
         "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",

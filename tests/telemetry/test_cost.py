@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator import Agent, Limits, Runtime, tool
+from orchestrator import Agent, Limits, MemoryJournal, Runtime, tool
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.fact import LLMCall, RunStarted
 from orchestrator.llm.message import Request, Response, Usage
@@ -34,7 +34,9 @@ def metrics() -> Metrics:
 
 def agent(metrics: Metrics, answer: Callable[[Request], Any] = lambda _: "Done.", **options: Any) -> Agent:
     model = FunctionLLM(answer, model=options.pop("model", "m"), usage=options.pop("usage", Usage(100, 10)))
-    runtime = Runtime(price=options.pop("price", PRICE), observers=[metrics])
+    runtime = Runtime(
+        price=options.pop("price", PRICE), observers=[metrics], journal=options.pop("journal", None)
+    )
     return Agent(model, **{"name": "support", "runtime": runtime, **options})
 
 
@@ -98,6 +100,55 @@ async def test_a_request_that_timed_out_counts_its_least_cost_once(metrics: Metr
     stuck = agent(metrics, hangs, limits=Limits(max_seconds=0.2))
     result = await stuck.run("Tell me something long. " * 50)
     assert result.usage.cost_micros
+    assert cost(metrics) == result.usage.cost_micros
+
+
+@pytest.mark.parametrize("crashes", [1, 3])
+async def test_each_answer_that_a_crash_lost_counts_its_charge_once(metrics: Metrics, crashes: int) -> None:
+    asked, ends = asyncio.Event(), False
+
+    async def answers(request: Request) -> object:
+        asked.set()
+        return "Done." if ends else await asyncio.Event().wait()
+
+    journal = MemoryJournal()
+    for life in range(crashes):
+        asked.clear()
+        one = agent(metrics, answers, journal=journal)
+        work = asyncio.create_task(one.resume("r") if life else one.run("go", run_id="r"))
+        await asked.wait()
+        work.cancel()
+        await asyncio.wait((work,))
+    ends = True
+    result = await agent(metrics, answers, journal=journal).resume("r")
+    assert result.usage.estimated_cost_micros
+    assert cost(metrics, agent="support", model="m") == cost(metrics) == result.usage.cost_micros
+
+
+async def test_an_answer_that_a_child_run_lost_counts_for_its_agent_and_not_for_its_parent(
+    metrics: Metrics,
+) -> None:
+    asked, ends, journal = asyncio.Event(), False, MemoryJournal()
+
+    async def answers(request: Request) -> object:
+        asked.set()
+        return "Done." if ends else await asyncio.Event().wait()
+
+    def asks(request: Request) -> object:
+        return call("helper", task="help") if request.messages[-1].role == "user" else "Done."
+
+    def parent() -> Agent:
+        child = agent(metrics, answers, name="helper", journal=journal)
+        return agent(metrics, asks, tools=[child.as_tool("helper", "Help.")], journal=journal)
+
+    work = asyncio.create_task(parent().run("go", run_id="r"))
+    await asked.wait()
+    work.cancel()
+    await asyncio.wait((work,))
+    ends = True
+    result = await parent().resume("r")
+    assert result.usage.estimated_cost_micros
+    assert cost(metrics, agent="helper") == MICROS + result.usage.estimated_cost_micros
     assert cost(metrics) == result.usage.cost_micros
 
 

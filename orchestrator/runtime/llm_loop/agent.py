@@ -28,7 +28,7 @@ from orchestrator import around
 from orchestrator.argument_names import ELSEWHERE, checks_names, refuse_unknown
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.fact import Follower, Observer, Transition
+from orchestrator.kernel.fact import AnswerLost, Fact, Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.machine import Machine
@@ -659,7 +659,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         stored: StoredRun,
         records: Sequence[Record],  # noqa: ARG002 - as RunKind
         limits: Limits | None,
-    ) -> None:
+    ) -> Iterable[Fact]:
         """Make its deps, count the usage of its child runs, and charge a lost answer."""
         await self._source.restore(run)
         below = await agent_tool.recount(self, run, stored)
@@ -667,8 +667,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             open_account(run, dormant=below)
         if limits is not None:
             run.ctx.context.limit = self._context_limit(limits, run.deps.llm)
-        if may_have_sent_request(stored):
-            run.ctx.spent.usage = run.ctx.spent.usage + lost_answer_usage(run)
+        if not may_have_sent_request(stored):
+            return ()
+        lost = lost_answer_usage(run)
+        run.ctx.spent.usage = run.ctx.spent.usage + lost
+        at, cost = self._service.clock.time(), lost.cost_micros or 0
+        return (AnswerLost(run.graph.name, run.run_id, run.deps.model, cost, at, run.agent),)
 
     async def _continue(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
         """Drive a resumed run to its end."""

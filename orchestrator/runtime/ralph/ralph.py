@@ -584,9 +584,10 @@ class Ralph(Facade[RalphResult]):
         stored: StoredRun,  # noqa: ARG002 - as RunKind
         records: Sequence[Record],
         limits: RalphLimits | None,  # noqa: ARG002
-    ) -> None:
+    ) -> tuple[()]:
         run.deps.session = SessionDirectory.open(run.ctx.session_path)
         ralph_log.mend_log(run, records)
+        return ()
 
 
 RalphOrchestrator = Ralph

@@ -349,11 +349,12 @@ class Rlm(Facade[RlmResult]):
         stored: StoredRun,  # noqa: ARG002 - as RunKind
         records: Sequence[Record],
         limits: RlmLimits | None,
-    ) -> None:
+    ) -> tuple[()]:
         run_record.charge(run, records)
         if limits is not None:
             run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
         run.deps.budget = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+        return ()
 
     def _over(self, run: ModeRun) -> None:
         said = run_record.said_in(run.ctx, run.ctx.earlier)

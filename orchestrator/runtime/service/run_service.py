@@ -29,7 +29,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import INVALID_TABLE, Driver
-from orchestrator.kernel.fact import Follower, Observer, RunRecovered, Transition
+from orchestrator.kernel.fact import Fact, Follower, Observer, RunRecovered, Transition
 from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
@@ -79,8 +79,11 @@ _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corr
 
 CheckResume: TypeAlias = Callable[[RunHead, bool], Awaitable[None]]
 """Checks whether a run may be resumed, given `again`, before it is claimed. Raises Suspended, ConfigError."""
-UpdateRun: TypeAlias = Callable[[Run[Any, Any], StoredRun, Sequence[Record], Any], Awaitable[None]]
-"""Changes a restored and claimed run besides its limits (the last argument): charges, and data outside its records."""
+UpdateRun: TypeAlias = Callable[[Run[Any, Any], StoredRun, Sequence[Record], Any], Awaitable[Iterable[Fact]]]
+"""Changes a restored and claimed run besides its limits (the last argument): charges, and data outside its records.
+
+Returns what to publish as soon as the resumption is recorded.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,8 +495,9 @@ class RunService(Generic[R]):
             run.set_lease(lease)
             if limits is not None:
                 run.ctx.limits = limits
+            facts: Iterable[Fact] = ()
             if self.kind.update is not None:
-                await self.kind.update(run, stored, records, limits)
+                facts = await self.kind.update(run, stored, records, limits)
             changes = self.kind.codec.changes(run)
             self._set_end(run, run.started_at or 0.0)
             body = {"at": self.control.clock.time(), "by": by, "context": changes}
@@ -506,6 +510,8 @@ class RunService(Generic[R]):
                     ", ".join(ended),
                 )
             await self.driver.announce(run, "resumed", body)
+            for fact in facts:
+                run.emit(fact)
         except BaseException:
             await let_go(self.journal, lease)
             raise
