@@ -50,7 +50,7 @@ LABELS: dict[str, dict[str, str]] = {
     "JournalSlow": {"instance": "slow-disk", "backend": "sqlite"},
 }
 """Alert -> labels that name the cause."""
-GUILTY = ("empty", "dear", "binge")
+GUILTY = ("empty", "dear", "binge", "release")
 """Agents that a runbook stops."""
 FALSE = ("RunStuck", "RunOverdue", "EngineStalled", "ApprovalWaiting", "RunAgingWithoutTimeout")
 """Alerts about ages, which a wrong clock must not raise."""
@@ -117,6 +117,7 @@ def _calls(folder: Path, host: AgentHost) -> tuple[Call, ...]:
         call_of("NoAnswerRatioHigh", "", "operate block-model MODEL", MODEL="empty"),
         call_of("CostCeilingExceeded", "guilty-dear", "runs cancel RUN"),
         call_of("TokenRateHigh", "guilty-binge", "runs cancel RUN"),
+        call_of("ReleaseUsesMoreTokens", "", "operate stop-admitting"),
         call_of("AgentNotSucceeding", "", "operate stop-admitting", seldom),
     )
 
