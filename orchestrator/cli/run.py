@@ -326,6 +326,8 @@ class SupervisedRun:
     screen shows no states.
     """
 
+    attends = True  # it asks the person at the terminal
+
     def __init__(
         self,
         run_id: str,

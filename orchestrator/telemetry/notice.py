@@ -21,6 +21,9 @@ class ParkNotice:
         agent = Agent(llm, tools=[pay], observers=[ParkNotice(lambda fact: asked.set())])
     """
 
+    attends = True
+    """Its host learns of parked runs, so it is not warned of them."""
+
     def __init__(self, callback: Callable[[RunParked], object]) -> None:
         self._callback = callback
 

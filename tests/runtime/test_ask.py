@@ -13,6 +13,7 @@ from orchestrator import Agent, ConfigError, SqliteJournal, tool
 from orchestrator.events import QuestionAsked
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.question import Question
+from orchestrator.telemetry.notice import ParkNotice
 from orchestrator.testing import ScriptedLLM, call
 from tests.runtime.stage import until
 
@@ -138,3 +139,40 @@ async def test_another_journal_does_not_ask_twice() -> None:
     assert sorted(asked) == ["1:0", "1:1"]
     with pytest.raises(ConfigError, match="ask is"):
         shop(ask=lambda question: True)
+
+
+async def approved(agent: Agent[Any, str], child: str = "") -> list[str]:
+    """Run and approve from this task; return what was said of it in warnings."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        going = asyncio.create_task(agent.run("Pay.", run_id="r"))
+        waiting = child or "r"
+        await until(lambda: agent._service.live.find(waiting) is not None)
+        open_questions: list[Question] = []
+        while not open_questions:
+            await asyncio.sleep(0.001)
+            open_questions = list(await agent.pending(waiting))
+        for question in open_questions:
+            agent.approve(waiting, question.key, by="ann")
+        await asyncio.wait_for(going, 60)
+    return [str(one.message) for one in told]
+
+
+async def test_a_plain_run_that_waits_says_once_that_nothing_here_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = (
+        "run 'r' waits for a person, and nothing here is told: give Agent(ask=...), read agent.stream(...), or let "
+        'run(..., wait="never") return'
+    )
+    assert await approved(shop()) == [said]
+    assert [record.getMessage() for record in caplog.records if record.name == "orchestrator"] == [said]
+    child = shop([call("pay", to="ann"), "paid"]).as_tool("shop", "Buy.")
+    above: Agent[Any, str] = Agent(
+        ScriptedLLM([call(child, task="Buy."), "done"]), tools=[child], observers=()
+    )
+    assert await approved(above, child="r:1:0") == [said.replace("'r'", "'r:1:0'")]
+
+
+async def test_a_host_that_is_told_of_parked_runs_gets_no_warning() -> None:
+    assert await approved(shop(observers=[ParkNotice(lambda _: None)])) == []

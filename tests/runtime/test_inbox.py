@@ -19,6 +19,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service import inbox
+from orchestrator.telemetry.notice import ParkNotice
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, until
 
@@ -77,7 +78,9 @@ def asking(journal: MemoryJournal) -> Agent:
             return Response(request.messages[-1].text)
         return Response(None, (ToolCall("a", "pay", "{}"),))
 
-    return Agent(FunctionLLM(model), tools=[pay], journal=journal, observers=(), retry=NO_WAIT)
+    return Agent(
+        FunctionLLM(model), tools=[pay], journal=journal, observers=[ParkNotice(print)], retry=NO_WAIT
+    )
 
 
 @asynccontextmanager

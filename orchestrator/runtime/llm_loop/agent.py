@@ -44,7 +44,7 @@ from orchestrator.runtime.facade import Facade, HumanInput
 from orchestrator.runtime.llm_loop import agent_tool
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
-from orchestrator.runtime.llm_loop.ask import Ask, AskObserver
+from orchestrator.runtime.llm_loop.ask import Ask, AskObserver, UnansweredNotice
 from orchestrator.runtime.llm_loop.hosting import LoopHosting
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
@@ -226,7 +226,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         runtime, data = runtime_of(runtime, journal, observers), agent_data(name, version)
         hooks = tuple(hooks)
         self._parts = {"output_type": output_type, "deps": deps, "hooks": hooks, "graph": graph, "ask": ask}
-        self._asking: tuple[AskObserver, ...] = () if ask is None else (AskObserver(ask, self),)
+        asking = UnansweredNotice(runtime.observers) if ask is None else AskObserver(ask, self)
+        self._asking: AskObserver | UnansweredNotice = asking
         self._limits, self._instructions, self._launch = limits or Limits(), instructions, launch
         self._source, self._conversations = DepsSource(deps), Conversations()
         bound, points = compose.machine(graph, hooks)
@@ -255,7 +256,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             data,
             local=None if launch else local,
             find_tool=self._deps.tools.find,
-            watching=self._asking,
+            watching=(self._asking,),
         )
         self.hosting: LoopHosting = self._make_hosting()
         """Engine-only interface of this agent."""
@@ -337,13 +338,18 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         """
         checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
         name = run_id or new_id()
-        if if_exists == "raise" and wait == "always":
-            return await self._begin(prompt, name, conversation_id, limits, deadline, checked)
-        arguments.check_if_exists(if_exists, run_id)
-        begin = partial(self._begin, prompt, name, conversation_id, limits, deadline, checked)
-        resume = partial(self.resume, name, **_again(options))
-        work = partial(self._start_or_continue, name, if_exists, begin, resume)
-        return await self._ended_or_waiting(name, wait, work)
+        if wait == "always":
+            self._service.unattended.add(name)
+        try:
+            if if_exists == "raise" and wait == "always":
+                return await self._begin(prompt, name, conversation_id, limits, deadline, checked)
+            arguments.check_if_exists(if_exists, run_id)
+            begin = partial(self._begin, prompt, name, conversation_id, limits, deadline, checked)
+            resume = partial(self.resume, name, **_again(options))
+            work = partial(self._start_or_continue, name, if_exists, begin, resume)
+            return await self._ended_or_waiting(name, wait, work)
+        finally:
+            self._service.unattended.discard(name)
 
     async def deposit(
         self,

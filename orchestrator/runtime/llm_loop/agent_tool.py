@@ -212,7 +212,8 @@ def member(agent: Agent, child: Agent) -> Agent:
     if found is None:
         found = agent._members[child] = copy.copy(child)
         found._members, found.hosting, found._declared = agent._members, agent.hosting, set()
-        found._asking = agent._asking or tuple(one.of(found) for one in child._asking)
+        answers = agent._asking.answers or not child._asking.answers
+        found._asking = agent._asking if answers else child._asking.of(found)
         found._deps = replace(child._deps, points=agent.hosting.points_of_child(child.hosting))
         own, above = child._service, agent._service
         found._serve(
@@ -221,7 +222,7 @@ def member(agent: Agent, child: Agent) -> Agent:
             own.data,
             live=above.live,
             control=above.control,
-            watching=(ChildWaitObserver(), *found._asking),
+            watching=(ChildWaitObserver(), found._asking),
             owner=above.driver.owner,
         )
     return found

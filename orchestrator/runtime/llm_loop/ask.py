@@ -8,14 +8,16 @@ another process is not overwritten.
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from orchestrator.errors import AnswerRefused, RunUnknown
-from orchestrator.kernel.fact import Fact, RunParked
-from orchestrator.machines.question import Question
+from orchestrator.kernel.fact import Fact, Observer, RunParked
+from orchestrator.machines.question import WHY, Question
 from orchestrator.runtime.facade import HumanInput
+from orchestrator.runtime.service.child_run import current_scope
 
 Ask: TypeAlias = Callable[[Question], Awaitable[bool | str | None]]
 """Answers a question: True approves the call, False rejects it, a text answers in place of the tool, None leaves it
@@ -27,6 +29,8 @@ class AskObserver:
 
     An exception of `ask` leaves the question open and is a RuntimeWarning.
     """
+
+    answers = True
 
     def __init__(self, ask: Ask, agent: HumanInput[Any]) -> None:
         self._ask, self._agent = ask, agent
@@ -76,3 +80,36 @@ class AskObserver:
             warnings.warn(said, RuntimeWarning, stacklevel=1)
         finally:
             self._being_answered.discard(about)
+
+
+class UnansweredNotice:
+    """Says once for each call of `run` that its run waits for a person, in the log and in a RuntimeWarning.
+
+    A host that is told of parked runs by an observer that `attends` them is not warned.
+    """
+
+    answers = False
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._attended = any(getattr(one, "attends", False) for one in observers)
+
+    def of(self, agent: HumanInput[Any]) -> UnansweredNotice:  # noqa: ARG002 - as AskObserver
+        """Return one for another agent."""
+        return self
+
+    def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
+        """Return what receives the facts of a kind: only parked runs are of interest."""
+        return self.observe if kind is RunParked and not self._attended else None
+
+    def observe(self, fact: Any, /) -> None:
+        """Warn of a parked run that `run` drives alone, or of a child run of such a run."""
+        scope = current_scope()
+        if scope is None or fact.reason not in WHY or not (root := scope.outermost).unattended:
+            return
+        root.unattended = False
+        said = (
+            f"run {fact.run_id!r} waits for a person, and nothing here is told: give Agent(ask=...), read "
+            'agent.stream(...), or let run(..., wait="never") return'
+        )
+        logging.getLogger("orchestrator").warning("%s", said)
+        warnings.warn(said, RuntimeWarning, stacklevel=1)

@@ -32,6 +32,7 @@ class RunScope:
         "children",
         "leaves",
         "run",
+        "unattended",
         "waiting_children",
     )
 
@@ -43,6 +44,8 @@ class RunScope:
         """Number of its active direct child runs."""
         self.waiting_children = 0
         """Number of those that wait for a person, or have only waiting child runs."""
+        self.unattended = False
+        """Whether its caller waits for its result and is told of no question."""
         self.leaves = False
         """Whether the run is left in the journal when all of its active child runs wait."""
         self._left = False
@@ -71,6 +74,11 @@ class RunScope:
             self._outer.count_children(children=-1, waiting=-1 if self._stands else 0)
         own = self._left and self._task is not None and self._task.uncancel() <= self._cancels
         return own and kind is asyncio.CancelledError
+
+    @property
+    def outermost(self) -> RunScope:
+        """The scope of the root run of its tree."""
+        return self if self._outer is None else self._outer.outermost
 
     @property
     def is_left(self) -> bool:

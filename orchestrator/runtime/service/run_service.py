@@ -160,6 +160,8 @@ class RunService(Generic[R]):
         self.evicted = self.control.evicted
         self.leaving = set[str]()
         """Ids of the runs whose callers do not wait for a person."""
+        self.unattended = set[str]()
+        """Ids of the runs whose callers wait for them and are told of no question."""
         if local is not None:
             self.data = {**data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
@@ -291,7 +293,7 @@ class RunService(Generic[R]):
             self.control.inbox.listen(run.run_id)
             try:
                 with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run) as current:
-                    current.leaves = leaves
+                    current.leaves, current.unattended = leaves, run.run_id in self.unattended
                     if self._may_evict(run, earlier):
                         run.evict_when_waiting(self.runtime.evict_after, partial(self._detach, run, current))
                     await self.control.deliver(run.run_id)
