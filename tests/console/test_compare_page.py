@@ -45,6 +45,7 @@ async def test_outputs_are_shown_on_request_and_each_view_is_logged(
     journal: MemoryJournal, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(journal)
+    caplog.clear()
     client = Client(readable(runs))
     caplog.set_level(logging.INFO, "orchestrator.console")
     assert "Done." not in (await client.get(BOTH)).text

@@ -398,6 +398,33 @@ async def test_each_crash_that_may_have_lost_an_answer_charges_one(at: int, turn
     assert charged == [0, OUTPUT, 2 * OUTPUT, 3 * OUTPUT]
 
 
+@pytest.mark.parametrize("turns", MOMENTS)
+async def test_a_run_that_was_paused_after_its_calls_charges_a_request_that_a_crash_may_have_lost(
+    turns: int,
+) -> None:
+    world, store = World(), in_memory()
+    inner = await store()
+    agent = world.agent(SuffixLosingJournal(inner, at=0, loss="lost", turns=turns))
+    happens = world.happens
+
+    async def paused(tool: str, context: ToolContext) -> str:
+        agent.pause("r", by="ann")
+        return await happens(tool, context)
+
+    vars(world)["happens"] = paused
+    going = asyncio.create_task(agent.run("go", run_id="r"))
+    while not await begun(inner) or (await inner.head("r")).reason != "paused":  # noqa: ASYNC110  of the journal
+        await asyncio.sleep(0)
+    going.cancel()
+    await asyncio.wait((going,))
+    vars(world)["happens"] = happens
+    assert (await world.records()).next == "tools_executed"
+    await leave(inner)
+    result = await survives(world, store, [(2, "lost", turns)])  # the first append says that it is resumed
+    world.assert_nothing_lost(result)
+    assert result.usage.estimated_output_tokens == OUTPUT
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_store_that_loses_what_was_not_synced_loses_nothing_else(

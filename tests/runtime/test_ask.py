@@ -13,6 +13,7 @@ from orchestrator import Agent, ConfigError, SqliteJournal, tool
 from orchestrator.events import QuestionAsked
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.question import Question
+from orchestrator.runtime.llm_loop.ask import UNANSWERED
 from orchestrator.telemetry.notice import ParkNotice
 from orchestrator.testing import ScriptedLLM, call
 from tests.runtime.stage import until
@@ -141,12 +142,12 @@ async def test_another_journal_does_not_ask_twice() -> None:
         shop(ask=lambda question: True)
 
 
-async def approved(agent: Agent[Any, str], child: str = "") -> list[str]:
+async def approved(agent: Agent[Any, str], run_id: str = "r", waiting: str = "") -> list[str]:
     """Run and approve from this task; return what was said of it in warnings."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        going = asyncio.create_task(agent.run("Pay.", run_id="r"))
-        waiting = child or "r"
+        going = asyncio.create_task(agent.run("Pay.", run_id=run_id))
+        waiting = waiting or run_id
         await until(lambda: agent._service.live.find(waiting) is not None)
         open_questions: list[Question] = []
         while not open_questions:
@@ -158,20 +159,19 @@ async def approved(agent: Agent[Any, str], child: str = "") -> list[str]:
     return [str(one.message) for one in told]
 
 
-async def test_a_plain_run_that_waits_says_once_that_nothing_here_is_told(
+async def test_a_plain_run_that_waits_says_once_that_its_caller_is_told_of_no_question(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    said = (
-        "run 'r' waits for a person, and nothing here is told: give Agent(ask=...), read agent.stream(...), or let "
-        'run(..., wait="never") return'
-    )
-    assert await approved(shop()) == [said]
-    assert [record.getMessage() for record in caplog.records if record.name == "orchestrator"] == [said]
+    agent = shop([call("pay", to="ann"), "done", call("pay", to="bob"), "done"])
+    assert await approved(agent) == [f"a run waits for a person; {UNANSWERED}"]
+    assert [one.getMessage() for one in caplog.records] == [f"run 'r' waits for a person; {UNANSWERED}"]
+    assert await approved(agent, run_id="again") == []
     child = shop([call("pay", to="ann"), "paid"]).as_tool("shop", "Buy.")
     above: Agent[Any, str] = Agent(
         ScriptedLLM([call(child, task="Buy."), "done"]), tools=[child], observers=()
     )
-    assert await approved(above, child="r:1:0") == [said.replace("'r'", "'r:1:0'")]
+    assert await approved(above, waiting="r:1:0") == [f"a run waits for a person; {UNANSWERED}"]
+    assert caplog.records[-1].getMessage() == f"run 'r:1:0' waits for a person; {UNANSWERED}"
 
 
 async def test_a_host_that_is_told_of_parked_runs_gets_no_warning() -> None:

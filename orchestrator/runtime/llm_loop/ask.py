@@ -83,7 +83,7 @@ class AskObserver:
 
 
 class UnansweredNotice:
-    """Says once for each call of `run` that its run waits for a person, in the log and in a RuntimeWarning.
+    """Says once that a run waits for a person: the log names the run, and a RuntimeWarning what its host can do.
 
     A host that is told of parked runs by an observer that `attends` them is not warned.
     """
@@ -91,7 +91,7 @@ class UnansweredNotice:
     answers = False
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self._attended = any(getattr(one, "attends", False) for one in observers)
+        self._is_told = any(getattr(one, "attends", False) for one in observers)
 
     def of(self, agent: HumanInput[Any]) -> UnansweredNotice:  # noqa: ARG002 - as AskObserver
         """Return one for another agent."""
@@ -99,17 +99,19 @@ class UnansweredNotice:
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return what receives the facts of a kind: only parked runs are of interest."""
-        return self.observe if kind is RunParked and not self._attended else None
+        return self.observe if kind is RunParked and not self._is_told else None
 
     def observe(self, fact: Any, /) -> None:
         """Warn of a parked run that `run` drives alone, or of a child run of such a run."""
         scope = current_scope()
-        if scope is None or fact.reason not in WHY or not (root := scope.outermost).unattended:
+        if self._is_told or scope is None or fact.reason not in WHY or not scope.outermost.unattended:
             return
-        root.unattended = False
-        said = (
-            f"run {fact.run_id!r} waits for a person, and nothing here is told: give Agent(ask=...), read "
-            'agent.stream(...), or let run(..., wait="never") return'
-        )
-        logging.getLogger("orchestrator").warning("%s", said)
-        warnings.warn(said, RuntimeWarning, stacklevel=1)
+        self._is_told = True
+        logging.getLogger("orchestrator").warning("run %r waits for a person; %s", fact.run_id, UNANSWERED)
+        warnings.warn(f"a run waits for a person; {UNANSWERED}", RuntimeWarning, stacklevel=1)
+
+
+UNANSWERED = (
+    "its caller is told of no question: give Agent(ask=...), read agent.stream(...), or let "
+    'run(..., wait="never") return'
+)

@@ -240,8 +240,10 @@ def may_have_sent_request(stored: StoredRun) -> bool:
     """
     if stored.state == LoopState.AWAIT_LLM:
         return stored.asks_the_model
-    if stored.state not in _BEFORE_REQUEST or stored.next is not None or stored.parked is not None:
+    if stored.state not in _BEFORE_REQUEST or stored.parked is not None:
         return False
+    if stored.next is not None:
+        return True  # it was paused there, and has been resumed
     entries = stored.ledger.entries.values()
     return not stored.ledger.waiting and sum(one.open and one.effect != "pure" for one in entries) <= 1
 
