@@ -91,7 +91,7 @@ class UnansweredNotice:
     answers = False
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self._is_told = any(getattr(one, "attends", False) for one in observers)
+        self._is_quiet = any(getattr(one, "attends", False) for one in observers)
 
     def of(self, agent: HumanInput[Any]) -> UnansweredNotice:  # noqa: ARG002 - as AskObserver
         """Return one for another agent."""
@@ -99,14 +99,14 @@ class UnansweredNotice:
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return what receives the facts of a kind: only parked runs are of interest."""
-        return self.observe if kind is RunParked and not self._is_told else None
+        return self.observe if kind is RunParked and not self._is_quiet else None
 
     def observe(self, fact: Any, /) -> None:
         """Warn of a parked run that `run` drives alone, or of a child run of such a run."""
         scope = current_scope()
-        if self._is_told or scope is None or fact.reason not in WHY or not scope.outermost.unattended:
+        if self._is_quiet or scope is None or fact.reason not in WHY or not scope.outermost.unattended:
             return
-        self._is_told = True
+        self._is_quiet = True
         logging.getLogger("orchestrator").warning("run %r waits for a person; %s", fact.run_id, UNANSWERED)
         warnings.warn(f"a run waits for a person; {UNANSWERED}", RuntimeWarning, stacklevel=1)
 
