@@ -23,7 +23,7 @@ CONTROLS = re.compile(
 )
 OURS = re.compile(
     r"\x1b\[(?:0|1|2|7|(?:1;)?(?:3[1-6]|9[0-4]|38;5;\d+|38;2;\d+;\d+;\d+)|2;9|39|49)?m"  # colours
-    r"|\x1b\[\?25[lh]|\x1b\[1A|\x1b\[2K|\r(?=\n|\x1b\[2K|\r)"  # a table that moves; ends of lines of a terminal
+    r"|\x1b\[\?25[lh]|\x1b\[1A|\x1b\[2K|\r(?=\n|\x1b\[(?:2K|1A)|\r)"  # a table that moves; ends of lines of a terminal
 )
 
 
