@@ -50,8 +50,8 @@ LABELS: dict[str, dict[str, str]] = {
     "JournalSlow": {"instance": "slow-disk", "backend": "sqlite"},
 }
 """Alert -> labels that name the cause."""
-GUILTY = ("empty", "dear", "binge", "release")
-"""Agents that a runbook stops."""
+GUILTY = ("empty", "dear", "binge", "release", "unpriced")
+"""Agents that a runbook stops. Of `leaky` it takes the tool away."""
 FALSE = ("RunStuck", "RunOverdue", "EngineStalled", "ApprovalWaiting", "RunAgingWithoutTimeout")
 """Alerts about ages, which a wrong clock must not raise."""
 
@@ -115,6 +115,8 @@ def _calls(folder: Path, host: AgentHost) -> tuple[Call, ...]:
 
     return (
         call_of("NoAnswerRatioHigh", "", "operate block-model MODEL", MODEL="empty"),
+        call_of("LLMRequestsUnpriced", "", "operate block-model MODEL"),
+        call_of("AbandonedWork", "", "operate disable-tool TOOL", TOOL="crawl"),
         call_of("CostCeilingExceeded", "guilty-dear", "runs cancel RUN"),
         call_of("TokenRateHigh", "guilty-binge", "runs cancel RUN"),
         call_of("ReleaseUsesMoreTokens", "", "operate stop-admitting"),
