@@ -141,7 +141,7 @@ def turn_calls(contestant: str) -> dict[str, int]:
     """
     asyncio.run(_counted(contestant, 2))  # fills the caches of the package
     short, long = (asyncio.run(_counted(contestant, turns)) for turns in (SHORT, LONG))
-    counted = {name: (calls - short.files[name]) // (LONG - SHORT) for name, calls in long.files.items()}
+    counted = {name: int((calls - short.files[name]) / (LONG - SHORT)) for name, calls in long.files.items()}
     return dict(sorted(((name, n) for name, n in counted.items() if n), key=lambda pair: -pair[1]))
 
 
