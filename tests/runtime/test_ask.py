@@ -159,7 +159,7 @@ async def approved(agent: Agent[Any, str], run_id: str = "r", waiting: str = "")
     return [str(one.message) for one in told]
 
 
-async def test_a_plain_run_that_waits_says_once_that_its_caller_is_told_of_no_question(
+async def test_a_plain_run_that_waits_says_once_that_its_caller_gets_no_question(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agent = shop([call("pay", to="ann"), "done", call("pay", to="bob"), "done"])
@@ -174,5 +174,5 @@ async def test_a_plain_run_that_waits_says_once_that_its_caller_is_told_of_no_qu
     assert caplog.records[-1].getMessage() == f"run 'r:1:0' waits for a person; {UNANSWERED}"
 
 
-async def test_a_host_that_is_told_of_parked_runs_gets_no_warning() -> None:
+async def test_a_host_with_an_observer_of_parked_runs_gets_no_warning() -> None:
     assert await approved(shop(observers=[ParkNotice(lambda _: None)])) == []

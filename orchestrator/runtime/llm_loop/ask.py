@@ -85,7 +85,7 @@ class AskObserver:
 class UnansweredNotice:
     """Says once that a run waits for a person: the log names the run, and a RuntimeWarning what its host can do.
 
-    A host that is told of parked runs by an observer that `attends` them is not warned.
+    A host with an observer that `attends` parked runs is not warned.
     """
 
     answers = False
@@ -112,6 +112,6 @@ class UnansweredNotice:
 
 
 UNANSWERED = (
-    "its caller is told of no question: give Agent(ask=...), read agent.stream(...), or let "
+    "its caller gets no question: give Agent(ask=...), read agent.stream(...), or let "
     'run(..., wait="never") return'
 )

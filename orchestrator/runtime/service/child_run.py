@@ -45,7 +45,7 @@ class RunScope:
         self.waiting_children = 0
         """Number of those that wait for a person, or have only waiting child runs."""
         self.unattended = False
-        """Whether its caller waits for its result and is told of no question."""
+        """Whether its caller waits for the result and gets no question."""
         self.leaves = False
         """Whether the run is left in the journal when all of its active child runs wait."""
         self._left = False

@@ -161,7 +161,7 @@ class RunService(Generic[R]):
         self.leaving = set[str]()
         """Ids of the runs whose callers do not wait for a person."""
         self.unattended = set[str]()
-        """Ids of the runs whose callers wait for them and are told of no question."""
+        """Ids of the runs whose callers wait for the result and get no question."""
         if local is not None:
             self.data = {**data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
