@@ -27,9 +27,13 @@ _BY = "mcp client"
 
 
 class DurableAgent:
-    """One agent as a tool of an MCP server. Its runs continue when a client is gone."""
+    """One agent as a tool of an MCP server. Its runs continue when a client is gone.
+
+    Raises ConfigError if a tool reads deps and the agent has none: no client can give any.
+    """
 
     def __init__(self, agent: Agent[Any, Any], name: str, description: str) -> None:
+        agent.hosting.check(*(None,) * 4)
         self.name = name
         self.description = description
         self._agent = agent

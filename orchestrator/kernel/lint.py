@@ -42,6 +42,7 @@ class LintRule(StrEnum):
     NO_HOOK = "no_hook"
     SYNC_HOOK = "sync_hook"
     HOOK_ARGUMENTS = "hook_arguments"
+    GUARD_ARGUMENTS = "guard_arguments"
     DUPLICATE_HOOK = "duplicate_hook"
     MISSING_ENTER = "missing_enter"
     TERMINAL_WITHOUT_FAILURE = "terminal_without_failure"

@@ -37,7 +37,7 @@ from transitions.core import listify
 
 from orchestrator.errors import EventError, GraphError, InvalidEvent, RunError, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, enum_of, guard_name, mimebundle, taken_names
-from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
+from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve, takes
 from orchestrator.kernel.lint import LintProblem, LintRule, async_part, is_async, unusable_names
 from orchestrator.kernel.purity import checks_purity, pure_guard
 from orchestrator.kernel.run import add_may_method
@@ -121,6 +121,8 @@ class MachineCondition(core.Condition):
     `unless` would pass in place of the other.
     """
 
+    arguments: tuple[str, ...] = ("context",)
+    """Arguments of the function."""
     awaited = False
     """Whether the function may be async: it is awaited before the condition is evaluated."""
     waits = False
@@ -151,7 +153,9 @@ class MachineCondition(core.Condition):
         raise AttributeError(f"a condition does not change; replace it in the list `conditions` ({name})")
 
     def resolve(self, modules: Iterable[object], graph: str, edge: str, *, check_purity: bool) -> None:
-        """Find the function that `func` names. Raises LookupError, or GraphError for an async function.
+        """Find the function that `func` names.
+
+        Raises LookupError, or GraphError for an async function and for one that takes other arguments.
 
         Args:
             modules: Modules with functions that `func` may name.
@@ -164,6 +168,9 @@ class MachineCondition(core.Condition):
         if not waits and (why := async_part(function)) is not None:
             text = f"the guard {self.name} of {edge} {why}"
             raise GraphError(graph, [LintProblem(LintRule.ASYNC_GUARD, text)])
+        if not takes(function, len(self.arguments)):
+            text = f"the guard {self.name} of {edge} must take ({', '.join(self.arguments)})"
+            raise GraphError(graph, [LintProblem(LintRule.GUARD_ARGUMENTS, text)])
         function = pure_guard(function, graph) if check_purity else function
         self._set(function=function, waits=waits, graph=graph, edge=edge)
 

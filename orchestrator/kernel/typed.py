@@ -42,7 +42,7 @@ from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.fact import Observer
 from orchestrator.kernel.graph import FORMATS, Edge, Graph, enum_of, mimebundle
-from orchestrator.kernel.hooks import Hook, Hooks
+from orchestrator.kernel.hooks import Hook, Hooks, callback_name, takes
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event, is_async, unusable_names
 from orchestrator.kernel.machine import (
@@ -236,7 +236,13 @@ def asyncs(declared: Declaration) -> Iterator[str]:
 # ---- the machine ----
 
 
-class AwaitedCondition(MachineCondition):
+class TypedCondition(MachineCondition):
+    """A guard of the event and the context."""
+
+    arguments = ("event", "context")
+
+
+class AwaitedCondition(TypedCondition):
     """A guard in a state with async guards: a prepare callback awaits it, and the condition returns its answer."""
 
     awaited = True
@@ -278,6 +284,12 @@ def _asking(conditions: Sequence[AwaitedCondition]) -> Hook:
     return ask
 
 
+class TypedTransition(MachineTransition):
+    """A transition whose guards take the event, too."""
+
+    condition_cls = TypedCondition
+
+
 class TypedEvent(MachineEvent):
     """An event with an object: its candidates are the transitions of every event whose class matches the object."""
 
@@ -293,6 +305,7 @@ class TypedMachine(Machine):
     """A compiled typed machine. `candidates` returns the possible transitions of an event object."""
 
     event_cls = TypedEvent
+    transition_cls = TypedTransition
 
     def __init__(self, graph: Graph, declared: Declaration, hooks: Hooks | None = None) -> None:
         self._hooks = {state_name(state): hooks for state, hooks in declared.states.items()}
@@ -622,10 +635,11 @@ class StateMachine(Generic[S, E, C]):
     ) -> StateMachine[S, E, C]:
         """Register a state with its hooks; a second call replaces them.
 
-        Raises ConfigError for a hook that is not callable, and for a state that is equal to one of another name.
+        Raises ConfigError for a hook that cannot be called with the context, and for a state that is equal to one of
+        another name.
         """
-        _check_callable("on_enter", on_enter)
-        _check_callable("on_exit", on_exit)
+        _check_callable("on_enter", on_enter, "context")
+        _check_callable("on_exit", on_exit, "context")
         known = next((known for known in self._declared.states if known == name), name)
         if state_name(known) != state_name(name):
             raise ConfigError(
@@ -677,8 +691,8 @@ class StateMachine(Generic[S, E, C]):
         ConfigError for an invalid class, guard or action. States that are not registered are found when the table is
         compiled.
         """
-        _check_callable("guard", guard)
-        _check_callable("action", action)
+        _check_callable("guard", guard, "event", "context")
+        _check_callable("action", action, "event", "context")
         for kind in _classes(event_type):
             self._declared.edges.append(TypedEdge(from_state, kind, to_state, guard, action))
         self._driver = None
@@ -838,9 +852,14 @@ def _classes(event_type: object) -> tuple[type, ...]:
     return cast("tuple[type, ...]", kinds)
 
 
-def _check_callable(name: str, given: object) -> None:
-    if given is not None and not callable(given):
-        raise ConfigError(f"{name} is a {type(given).__name__}; give a function")
+def _check_callable(name: str, given: object, *arguments: str) -> None:
+    if given is None:
+        return
+    wanted = f"a function of ({', '.join(arguments)})"
+    if not callable(given):
+        raise ConfigError(f"{name} is a {type(given).__name__}; give {wanted}")
+    if not takes(given, len(arguments)):
+        raise ConfigError(f"{name} {callback_name(given)!r} takes other arguments; give {wanted}")
 
 
 def _in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

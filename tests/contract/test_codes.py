@@ -20,10 +20,10 @@ CODES: dict[type[StrEnum], str] = {
     UndoOutcome: "restored | already | kept",
     LintRule: (
         "unknown_name | taken_name | reserved_name | role_conflict | no_end | unreachable | trap | "
-        "no_way_out | terminal_exit | guard_overlap | guard_gap | async_guard | unbounded_cycle | "
-        "waiting_without_limit | bad_dwell | missing_failure | internal_in_working_state | unused_event "
-        "| stray_hook | no_hook | sync_hook | hook_arguments | duplicate_hook | missing_enter | "
-        "terminal_without_failure | unknown_callback"
+        "no_way_out | terminal_exit | guard_overlap | guard_gap | async_guard | "
+        "unbounded_cycle | waiting_without_limit | bad_dwell | missing_failure | internal_in_working_state | "
+        "unused_event | stray_hook | no_hook | sync_hook | hook_arguments | guard_arguments | duplicate_hook | "
+        "missing_enter | terminal_without_failure | unknown_callback"
     ),
     Outcome: "completed | partial | budget_exceeded | no_progress | cancelled | rejected | failed",
     FaultFamily: (

@@ -256,6 +256,17 @@ def test_an_async_guard_is_refused_when_the_graph_is_made_bound_or_changed(kind:
         _ = a.run.machine.graph
 
 
+@pytest.mark.parametrize("guard", [lambda: True, lambda event, ctx: True, functools.partial(may, 1)])
+def test_a_guard_of_other_arguments_is_refused_when_the_machine_is_made_or_changed(guard: Any) -> None:
+    with pytest.raises(GraphError, match=r"'start' from 'init' to 'work' must take \(context\)") as caught:
+        machine(Graph("toy", S, E, S.INIT, _with(guard), TOY.terminal, waiting=TOY.waiting, strict=False))
+    assert [problem.rule for problem in caught.value.problems] == [LintRule.GUARD_ARGUMENTS]  # type: ignore[attr-defined]
+    a = rig()
+    guarded(a, guard)
+    with pytest.raises(GraphError, match=r"must take \(context\)"):
+        _ = a.run.machine.steps(S.INIT, E.START)
+
+
 def _with(guard: Any) -> tuple[Edge, ...]:
     return (Edge(E.START, (S.INIT,), S.WORK, guard), *TOY.edges[1:])
 

@@ -469,6 +469,24 @@ def test_an_event_type_that_is_no_class_is_refused_where_it_is_registered(kind: 
 
 
 @pytest.mark.parametrize("name", ["guard", "action"])
+@pytest.mark.parametrize("function", [lambda: True, lambda event: True, lambda event, context, other: True])
+def test_a_function_of_other_arguments_is_refused_where_it_is_registered(name: str, function: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{name} '<lambda>' takes other arguments; give a function of \(event, context\)"
+    ):
+        plain().transition(Place.START, Go, Place.DONE, **{name: function})
+    plain().transition(Place.START, Go, Place.DONE, **{name: lambda event, context, other=3: True})
+    plain().transition(Place.START, Go, Place.DONE, **{name: lambda *given: True})
+
+
+@pytest.mark.parametrize("name", ["on_enter", "on_exit"])
+@pytest.mark.parametrize("function", [lambda: None, lambda state, context: None])
+def test_a_hook_of_other_arguments_is_refused_where_it_is_registered(name: str, function: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} '<lambda>' takes other .* a function of \(context\)"):
+        plain().state(Place.START, **{name: function})
+
+
+@pytest.mark.parametrize("name", ["guard", "action"])
 def test_what_cannot_be_called_is_refused_where_it_is_registered(name: str) -> None:
     arguments: dict[str, Any] = {name: 3}
     with pytest.raises(ConfigError, match=f"{name} is a int"):

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrator import Agent, ConfigError, LocalEngine, MemoryJournal, RunError, ToolContext, tool
+from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import Suspended
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import call
@@ -200,6 +201,8 @@ async def test_a_run_whose_tool_reads_deps_is_refused_without_any() -> None:
     assert [head.graph async for head in journal.runs()] == ["engine"]
     with pytest.raises(ConfigError, match=refusal):
         without.as_tool("child", "A child.")
+    with pytest.raises(ConfigError, match=refusal):
+        DurableAgent(without, "served", "An agent of an MCP server.")
     assert await without.deposit("go", run_id="left"), "the deps are the worker's"
 
     oslo = City(name="Oslo")
@@ -288,22 +291,55 @@ async def test_a_lost_answer_is_charged_also_after_the_run_has_waited_for_deps()
     )
 
 
-async def test_a_factory_that_raises_fails_with_one_sentence_and_stores_nothing() -> None:
-    def broken(run: RunContext) -> None:
-        raise OSError("no route to host")
+def broken(run: RunContext) -> None:
+    raise OSError("no route to host")
 
+
+async def test_a_factory_that_raises_fails_every_start_with_one_sentence_and_stores_nothing() -> None:
     journal = MemoryJournal()
     one = agent("never", journal=journal, deps=broken)
-    with pytest.raises(RunError) as refused:
-        await one.run("go", run_id="r")
-    assert str(refused.value) == "the deps factory of run 'r' failed: OSError: no route to host"
-    assert [head async for head in journal.runs()] == []
+    async with LocalEngine(one) as engine:
+
+        async def submitted() -> Result[Any]:
+            return await (await engine.submit("go", run_id="r"))
+
+        for start in (
+            lambda: one.run("go", run_id="r"),
+            lambda: anext(aiter(one.stream("go", run_id="r"))),
+            submitted,
+            lambda: anext(aiter(engine.stream("go", run_id="r"))),
+        ):
+            with pytest.raises(RunError) as refused:
+                await start()
+            assert str(refused.value) == "the deps factory of run 'r' failed: OSError: no route to host"
+    assert [head.graph async for head in journal.runs()] == ["engine"]
+
+
+async def test_a_deposited_run_whose_factory_raises_waits_for_an_engine_whose_factory_works() -> None:
+    journal = MemoryJournal()
+    await agent("never", journal=journal, deps=broken).deposit("go", run_id="r")
+    for _ in range(2):
+        async with LocalEngine(agent("never", journal=journal, deps=broken), recover="resume") as engine:
+            with pytest.raises(RunError, match="the deps factory of run 'r' failed: OSError"):
+                await engine.recovered["r"]
+        head = await journal.head("r")
+        assert (head.status, head.owner) == ("open", None)
+    one = agent(call("look"), "done", journal=journal, deps=lambda _: "built")
+    async with LocalEngine(one, recover="resume") as engine:
+        assert (await engine.recovered["r"]).output == "done"
+    assert SEEN == ["built"]
+
+
+async def test_a_child_whose_factory_raises_is_a_failed_call_of_its_parent() -> None:
+    child = Agent(ScriptedLLM(["never"]), tools=[look], observers=(), deps=broken)
+    one = agent(call("ask", task="x"), "done", tools=[child.as_tool("ask", "Ask.")])
+    result = await one.run("go", run_id="r")
+    assert result.output == "done"
+    [read] = answers(result)
+    assert "the deps factory of run 'r:1:0' failed: OSError" in read
 
 
 async def test_a_factory_that_raises_at_a_resumption_leaves_the_run_in_the_journal() -> None:
-    def broken(run: RunContext) -> None:
-        raise OSError("no route to host")
-
     journal = MemoryJournal()
     await left(journal, {"deps": lambda _: 1})
     with pytest.raises(RunError, match="the deps factory of run 'r' failed: OSError: no route to host"):
