@@ -26,6 +26,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import GuardHistory, guard_histories
+from orchestrator.runtime.runs.outline import text_of
 from orchestrator.runtime.runs.result import fork_of
 from orchestrator.runtime.runs.story import RUNNING, CallStory, RunDetails, Story, TranscriptEntry, run_marks
 from orchestrator.runtime.runs.timeline import read_timeline
@@ -247,11 +248,6 @@ class RunSections:
         return f"Guard {last.guard} refused: {last.observed:,} of {last.limit:,}."
 
     @property
-    def error(self) -> str:
-        """The error that failed the run, without its text."""
-        return self.story.error_facts
-
-    @property
     def meters(self) -> list[Meter]:
         """The budgets with a limit, as the guards counted them last."""
         return [
@@ -343,7 +339,7 @@ class RunSections:
                 turn = int(entry.answer.get("iteration") or turn + 1)
             if number >= first:
                 message = entry.message
-                text = _text(message.get("content"))
+                text = text_of(message.get("content"))
                 role = str(message.get("role", ""))
                 calls = [
                     str((call.get("function") or call).get("name", ""))
@@ -381,18 +377,6 @@ def _cell(guard: GuardHistory, turns: range) -> Cell:
 def _call_text(call: Mapping[str, Any]) -> str:
     function = call.get("function") or call
     return f"{function.get('name', '')}({function.get('arguments', '')})"
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else ()
-    texts = [
-        str(part.get("text") or f"[{part.get('type', 'part')}]")
-        for part in parts
-        if isinstance(part, Mapping)
-    ]
-    return "\n".join(texts)
 
 
 def _meta(entry: TranscriptEntry) -> str:

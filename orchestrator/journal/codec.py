@@ -362,6 +362,21 @@ def drafts_of(kinds: str, body: bytes) -> list[Draft]:
     return list(map(Draft, *_split(kinds, body)))
 
 
+def excerpts_of(rows: Iterable[tuple[str, str, bytes]]) -> dict[str, list[Draft]]:
+    """Return the records of each run, from run id, kinds and body of its appends in order.
+
+    A run with an append that cannot be decoded is left out: a listing shows the others, and `load` reports it.
+    """
+    found: dict[str, list[Draft]] = {}
+    damaged: set[str] = set()
+    for run_id, kinds, body in rows:
+        try:
+            found.setdefault(run_id, []).extend(drafts_of(kinds, body))
+        except (ValueError, Corrupt):
+            damaged.add(run_id)
+    return {run_id: drafts for run_id, drafts in found.items() if run_id not in damaged}
+
+
 def _split(kinds: str, body: bytes) -> tuple[tuple[str, ...], list[Any]]:
     """Return the kinds and the decoded bodies of an append."""
     names, decoded = _names(kinds), orjson.loads(body)

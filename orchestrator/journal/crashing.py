@@ -115,6 +115,9 @@ class CrashingJournal:
     def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
         return self._up().runs(**conditions)
 
+    async def excerpts(self, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+        return await self._up().excerpts(run_ids)
+
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         return await self._up().count(**conditions)
 

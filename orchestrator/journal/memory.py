@@ -30,6 +30,7 @@ from orchestrator.journal.codec import (
     drafts_of,
     encoded,
     encoded_append,
+    excerpts_of,
     head_change,
     only_claims,
     records_of,
@@ -40,6 +41,8 @@ from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import (
     ENDING_KINDS,
     ENGINE,
+    EXCERPT,
+    EXCERPT_BYTES,
     NO_HASH,
     PARKING_KINDS,
     Draft,
@@ -297,6 +300,16 @@ class MemoryJournal:
         ]
         for head in query.selected([run.head() for run in among]):
             yield head
+
+    async def excerpts(self, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+        """Return the records of the first and the last appends of several runs."""
+        runs = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
+        return excerpts_of(
+            (run.run_id, kinds, body)
+            for run in runs
+            for _, kinds, body in (*run.rows[:1], *run.rows[1:][-EXCERPT:])
+            if len(body) <= EXCERPT_BYTES
+        )
 
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""

@@ -46,6 +46,11 @@ PARKING_KINDS = frozenset(("parked",))
 NOTIFIED = "notified"
 """Kind of the requests that are no requests: they mark that a person was notified of a question of the run."""
 
+EXCERPT = 4
+"""Most of the last appends of a run in an excerpt: those with its last answer, question, error and end."""
+EXCERPT_BYTES = 100_000
+"""Most bytes of an append in an excerpt: a listing reads many runs, and a longer append is not in it."""
+
 ENGINE = "engine"
 """Graph of the runs that represent engines."""
 
@@ -267,6 +272,15 @@ class Journal(JournalWriter, Protocol):
 
         No record is read. Runs that do not meet the conditions are not verified. Raises ConfigError for an invalid
         condition, RunUnknown for an unknown run in `after`.
+        """
+        ...
+
+    async def excerpts(self, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+        """Return the records of the first append and of the last EXCERPT appends of several runs, in their order.
+
+        An append of more than EXCERPT_BYTES is left out. A listing shows the records, so they are not verified: `load`
+        verifies a run before anything depends on them. An unknown run has none, and a run with an append that cannot be
+        decoded is left out.
         """
         ...
 

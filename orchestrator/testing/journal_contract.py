@@ -20,7 +20,17 @@ from typing import Any, Unpack
 import pytest
 
 from orchestrator.errors import ConfigError, Corrupt, Fenced, Held, JournalError, RunExists, RunUnknown
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, RunConditions, RunHead, write_records
+from orchestrator.kernel.journal import (
+    EXCERPT,
+    EXCERPT_BYTES,
+    Draft,
+    Journal,
+    Lease,
+    Posted,
+    RunConditions,
+    RunHead,
+    write_records,
+)
 
 write = write_records
 """Short name for the many tests of a journal."""
@@ -184,6 +194,19 @@ class ListingContract(JournalCase):
         assert await journal.names() == [("g0", "a"), ("g0", "b"), ("g1", "a"), ("g1", "b")]
         with pytest.raises(ConfigError):
             await journal.count(order_by="newest", colour="red")  # type: ignore[call-arg]
+
+    @in_a_loop
+    async def test_excerpts_have_the_first_and_the_last_appends_of_each_run(self, journal: Journal) -> None:
+        lease = await journal.create("long", "me", BODY)
+        for number in range(EXCERPT + 3):
+            await write(journal, lease, Draft("note", {"number": number}), NOTE)
+        await write(journal, lease, Draft("note", {"text": "x" * EXCERPT_BYTES}))
+        await journal.create("short", "me", BODY)
+        found = await journal.excerpts(["short", "unknown", "long"])
+        records = [Draft(record.kind, record.body) for record in await journal.load("long")]
+        last = 1 + 2 * (EXCERPT - 1)  # with the append that is too long for an excerpt
+        assert found == {"short": records[:1], "long": [records[0], *records[-last:-1]]}
+        assert await journal.excerpts([]) == {}
 
     @in_a_loop
     async def test_the_version_changes_with_every_change(self, journal: Journal) -> None:

@@ -116,6 +116,38 @@ def test_the_text_of_an_error_is_scrubbed_as_in_the_log(cli: Cli, folder: Path) 
     assert shown(cli, "run-1")["error"] == {**error, "message": said}
 
 
+def test_a_list_says_why_a_run_failed_and_names_the_request(cli: Cli, folder: Path) -> None:
+    error = {
+        "type": "LLMError",
+        "is": "LLMError",
+        "message": "server\x1b said no",
+        "where": "server.py:7",
+        "fields": {"kind": "server_error", "status": 503},
+        "state": "await_llm",
+        "iteration": 1,
+    }
+    attempts = [[1.0, 0.1, "server_error"], [2.0, 0.1, "server_error"]]
+    failed = Tape("failed").begin()
+    failed.add(failed.to("terminate_error", "failure", 1.0, error=error, attempts=attempts))
+    record(failed.ends("failed", "llm_error"), Tape("fine").begin().completes())
+    place = "await_llm, turn 2, attempt 2"
+    line = next(line for line in cli("runs", "list", *AT).out.splitlines() if "failed" in line)
+    assert line.endswith(f"  server\\x1b said no: server_error, HTTP 503, {place}")
+    [plain] = [
+        one for one in map(json.loads, cli("runs", "list", *AT, "--json").out.splitlines()) if one["error"]
+    ]
+    assert plain["run_id"] == "failed"
+    assert plain["error"] | {"turn": 2, "attempt": 2, "status": 503, "state": "await_llm"} == plain["error"]
+    shown_run = cli("runs", "show", "failed", *AT).out
+    assert "error         LLMError (server_error, HTTP 503, server.py:7): server\\x1b said no\n" in shown_run
+    assert f"failed in     {place}\n" in shown_run
+
+
+def test_a_list_without_a_failed_run_has_no_column_of_errors(cli: Cli, folder: Path) -> None:
+    record(Tape("fine").begin().completes())
+    assert "error" not in cli("runs", "list", *AT).out
+
+
 def test_the_error_of_a_budget_keeps_its_name_and_its_numbers(cli: Cli, folder: Path) -> None:
     message = "output_tokens: 4000 of 4000 used"
     error = {"type": "LimitReached", "message": message, "reason": "output_tokens"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -9,16 +10,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.console.stored import TOKEN
 from tests.node import node_modules
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30_000
@@ -46,6 +50,12 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread: the main thread runs the loop of Playwright."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 @dataclass(slots=True)
@@ -147,6 +157,35 @@ class Person:
         if self.context.browser is not None and page.locator("#live").count():
             page.locator("#live:has-text('Live')").wait_for(state="attached")
         return page
+
+
+@dataclass(slots=True)
+class Task:
+    """What a person does on a page for one purpose, with clicks and keys counted."""
+
+    page: Page
+    clicks: int = 0
+    keys: int = 0
+
+    def click(self, what: Locator) -> None:
+        """Click on an element that the person sees."""
+        what.click()
+        self.clicks += 1
+
+    def type(self, text: str) -> None:
+        """Type into the element that has the focus."""
+        self.page.keyboard.type(text)
+        self.keys += len(text)
+
+    def press(self, key: str) -> None:
+        """Press a key, with its modifiers."""
+        self.page.keyboard.press(key)
+        self.keys += 1
+
+    @property
+    def effort(self) -> tuple[int, int]:
+        """Clicks and keys so far."""
+        return self.clicks, self.keys
 
 
 def violations(page: Page) -> list[str]:

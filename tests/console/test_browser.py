@@ -8,22 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
 from orchestrator import Runs, SqliteJournal
 from orchestrator.examples.console_demo import agents, fill
-from tests.console.browsing import ROOT, SECONDS, Person, Processes, chromium, overflow, violations
+from tests.console.browsing import ROOT, SECONDS, Person, Processes, in_a_loop, overflow, violations
 from tests.console.stored import leave_asking, leave_planned
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-T = TypeVar("T")
 
 pytestmark = [pytest.mark.system("chromium")]
 PICTURES = ROOT / "orchestrator" / "console" / "pictures" if os.environ.get("CONSOLE_PICTURES") else None
@@ -42,25 +39,6 @@ PAGES = {
     "several": "/several?kind=cancel&run=downgrade-omar",
     "fault": "/runs/nobody",
 }
-
-
-@pytest.fixture(scope="module")
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path)
-    yield found
-    found.stop()
-
-
-def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a thread: the main thread runs the loop of Playwright."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
 
 
 def until(condition: Callable[[], bool]) -> None:

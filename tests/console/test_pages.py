@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, Runs, tool
+from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, RetryPolicy, Runs, tool
 from orchestrator.console import console_app
+from orchestrator.errors import LLMError
 from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import call
 from tests.console.client import Answer, Client, readable
@@ -262,6 +263,22 @@ async def test_an_error_of_a_tool_is_shown_with_type_file_and_line_and_with_cont
     for page in (bare, whole):
         assert re.search(rf"error KeyError test_pages\.py:{line}, \d+ ms", page)
     assert ("'A1'" in bare, "'A1'" in whole) == (False, True)
+
+
+async def test_the_page_of_a_failed_run_leads_with_the_error_and_its_place(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    down = LLMError("server <said> no", kind="server_error", status=503)
+    await agent(journal, said(call("look")), *[down] * 9).run("?", run_id="r1")
+    client = Client(readable(runs))
+    page = html.unescape((await client.get("/runs/r1")).text)
+    place = f"in await_llm, turn 2, attempt {RetryPolicy().attempts}."
+    assert page.index("LLMError (server_error, HTTP 503") < page.index(place) < page.index("Timeline")
+    assert "server <said> no" not in page, "the message is content"
+    assert 'href="/runs/r1?content=shown">Show the message</a>' in page
+    shown = await client.get("/runs/r1?content=shown")
+    assert '<q class="why">server &lt;said&gt; no</q>' in shown.text
+    assert "Show the message" not in shown.text
 
 
 async def test_records_are_shown_without_content_and_page_by_page(journal: MemoryJournal, runs: Runs) -> None:

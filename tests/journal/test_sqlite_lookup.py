@@ -44,6 +44,7 @@ QUESTIONS: dict[str, Question] = {
     "news from now": lambda journal: journal.news(-1),
     "newest": lambda journal: journal.newest("talk 3"),
     "newest of none": lambda journal: journal.newest("nobody's"),
+    "excerpts": lambda journal: journal.excerpts(["run 3", "nobody's"]),
     "of a conversation": lambda journal: listed(journal, conversation_id="talk 3"),
     "of a parent": lambda journal: listed(journal, parent_run_id="parent 3"),
     "of both": lambda journal: listed(journal, parent_run_id="parent 3", conversation_id="talk 3"),

@@ -97,6 +97,8 @@ async def test_a_journal_of_version_1_is_read_without_a_change(tmp_path: Path) -
         assert [head.run_id async for head in journal.runs(tags={"a": "b"})] == []
         assert [request.id for request in await journal.inbox("parked")] == ["a"]
         assert (await journal.newest("talk")) == await journal.head("ended")
+        kinds = [draft.kind for draft in (await journal.excerpts(["parked"]))["parked"]]
+        assert (kinds[0], kinds[-1]) == ("created", "parked")
         health = await journal.check()
         assert (health.problems, health.version, health.records) == ((), 1, 21)
         with pytest.raises(StoreDown, match="read-only"):

@@ -124,9 +124,11 @@ async def test_the_journal_keeps_the_words_bounded_and_every_view_shows_them() -
     assert (fields["kind"], fields["status"], fields["request_id"]) == ("context_length", 400, "req_1")
 
     story = Story.of("r", records)
-    assert story.error_facts.startswith("LLMError (context_length, HTTP 400, request req_1, ")
-    assert ".py:" in story.error_facts
-    assert WORDS in story.error_text
+    assert story.error is not None
+    assert story.error.facts.startswith("LLMError (context_length, HTTP 400, request req_1, ")
+    assert ".py:" in story.error.facts
+    assert WORDS in story.error.message
+    assert story.error.place == "await_llm, turn 1, attempt 1"
     assert position_of(await journal.head("r"), story) == "ended: failed (llm_error, context_length)"
 
     shown = json.dumps([parted(record.kind, record.body).shown for record in records], default=str)
@@ -141,6 +143,7 @@ async def test_the_console_shows_the_words_to_who_may_read_contents(content: boo
     await client.post("/sign-in", {"token": TOKEN})
     page = (await client.get("/runs/r")).text
     assert "LLMError (context_length, HTTP 400, request req_1" in page
+    assert "in await_llm, turn 1, attempt 1." in page
     assert (WORDS in page) is content
 
 
@@ -155,6 +158,7 @@ async def test_an_error_without_any_of_it_is_shown_as_before() -> None:
 
     await Agent(Broken(), runtime=Runtime(journal=journal, observers=())).run("go", run_id="r")
     story = Story.of("r", await journal.load("r"))
-    assert story.error_kind == ""
-    assert story.error_facts.startswith("ValueError (test_error_reason.py:")
+    assert story.error is not None
+    assert story.error.kind == ""
+    assert story.error.facts.startswith("ValueError (test_error_reason.py:")
     assert position_of(await journal.head("r"), story).endswith(")")

@@ -1,7 +1,7 @@
 """`orchestrator runs list`: the recorded runs that meet conditions, in a chosen order.
 
-The journal's index of run heads has every column, so no record is read, except of runs that wait and have an answer: a
-listing of thousands of runs takes a moment.
+The journal's index of run heads has every column but the error, so no record is read, except of runs that wait and have
+an answer, and the last ones of runs that failed: a listing of thousands of runs takes a moment.
 Damage to the records of a run is reported by `runs show` and `doctor`.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -20,13 +20,14 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
-from orchestrator.cli.output import is_terminal, reader_is_gone, say, say_json, shown
+from orchestrator.cli.output import in_words, is_terminal, reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, of_status, roughly, seconds_in, table, tags_in
 from orchestrator.cli.runs.store import WAITS_FOR_AGENT, OpenStore, at_journal, head_json, head_reason
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, RunHead
 from orchestrator.runtime.runs.listing import RunFilter, read_page, status_name
+from orchestrator.runtime.runs.outline import RunFailure, read_outlines
 from orchestrator_guards.money import in_currency
 
 
@@ -69,6 +70,8 @@ _GENERATED = re.compile(r"[0-9a-f]{32}")
 """Ids of runs that nobody named."""
 _SHORT = 12
 """Characters of such an id that a person reads: two of a million runs have the same with a chance of 0.2 %."""
+_MESSAGE = 60
+"""Most characters of the message of an error."""
 WATCH = 2.0
 """Seconds between two listings of --watch."""
 
@@ -119,13 +122,18 @@ async def _list_once(store: OpenStore, options: ListOptions) -> str:
         **options.conditions,
     )
     unread = await _waiting_for_agents(store, page.runs)
+    failed = [head for head in page.runs if head.outcome == "failed"]
+    outlines = await read_outlines(store.journal, failed) if failed else {}
+    errors = {run_id: outline.failure for run_id, outline in outlines.items() if outline.failure}
     if options.json:
         for head in page.runs:
+            error = errors.get(head.run_id)
             more = {"outcome": head.outcome or None, "state": head.state or None}
-            say_json({**head_json(head), **more, "waits_for_agent": head.run_id in unread})
+            waits = {"waits_for_agent": head.run_id in unread, "error": error and error._asdict()}
+            say_json({**head_json(head), **more, **waits})
     else:
         known = bool(page.runs) or bool((await read_page(store.journal, limit=1, engines=True)).runs)
-        _print(store, options, page.runs, unread, known=known, more=page.more)
+        _print(store, options, page.runs, unread, errors, known=known, more=page.more)
     return page.damage
 
 
@@ -159,6 +167,7 @@ def _print(
     options: ListOptions,
     heads: list[RunHead],
     unread: Container[str],
+    errors: Mapping[str, RunFailure],
     *,
     known: bool,
     more: bool,
@@ -171,6 +180,9 @@ def _print(
     for head, row in zip(heads, rows, strict=True):
         if head.run_id in unread:
             row["why"] = WAITS_FOR_AGENT
+        if errors:
+            error = errors.get(head.run_id)
+            row["error"] = f"{shown(in_words(error.message), _MESSAGE)}: {error.brief}" if error else ""
     right = ("age", "updated", "in state", "tokens", "cost")
     paints = [of_status(status_name(head)) for head in heads]
     cells = [tuple(row.values()) for row in rows]

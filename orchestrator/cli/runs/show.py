@@ -149,7 +149,7 @@ def show(
 
 
 def _head(found: RunOverview) -> Iterator[str]:
-    head, story = found.head, found.story
+    head, story, failed = found.head, found.story, found.story.error
     here = f"{story.state or '(not started)'}, turn {story.turn}"
     if head.status == "open" and story.entered_at is not None:
         here += f", for {span(found.now - story.entered_at)}"
@@ -168,7 +168,8 @@ def _head(found: RunOverview) -> Iterator[str]:
         "tags": tags_of(story.created.get("tags") or {}),
         "conversation": head.conversation_id or "",
         "parent": head.parent_run_id or "",
-        "error": in_words(f"{story.error_facts}: {story.error_text}") if story.failure else "",
+        "error": in_words(f"{failed.facts}: {failed.message}") if failed else "",
+        "failed in": failed.place if failed else "",
     }
     for name, value in facts.items():
         if value:
@@ -342,7 +343,7 @@ def _plain(found: RunOverview) -> dict[str, Any]:
         "entered_at": story.entered_at,
         "active_s": story.elapsed,
         "transitions": story.transitions,
-        "error": story.failure and {**story.failure, "message": story.error_text},
+        "error": story.error and {**(story.failure or {}), "message": story.error.message},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
         "path": [step.as_json() for step in folded(story.visits)],

@@ -170,7 +170,7 @@ def position_of(head: RunHead, story: Story) -> str:
     """Return the position of a run in a few words."""
     if head.status == "ended" and story.ended is not None:
         outcome = story.ended.get("outcome", "?")
-        reason = ", ".join(filter(None, (head.reason, story.error_kind)))
+        reason = ", ".join(filter(None, (head.reason, story.error.kind if story.error else "")))
         return f"ended: {outcome}" if reason in ("", "none") else f"ended: {outcome} ({reason})"
     reason = head_reason(head)
     return head.status if reason == "-" else f"{head.status} ({reason})"

@@ -298,6 +298,10 @@ class PostgresJournal(DurableJournal[PostgresHandle]):
         heads, position = await self._read(read.page, query, before)
         return heads, [], position
 
+    async def excerpts(self, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+        """Return the records of the first and the last appends of several runs, unverified."""
+        return await self._read(read.excerpts, run_ids)
+
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
         return await self._read(read.count, RunQuery.counting(conditions))

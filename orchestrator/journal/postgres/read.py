@@ -16,13 +16,16 @@ from psycopg import errors, sql
 
 from orchestrator.errors import Corrupt, JournalError, RunUnknown
 from orchestrator.journal.address import JournalAddress
-from orchestrator.journal.codec import disagreement, records_of, verified_blob
+from orchestrator.journal.codec import disagreement, excerpts_of, records_of, verified_blob
 from orchestrator.journal.postgres import session
 from orchestrator.journal.postgres.presence import LIVING, LOCKED
 from orchestrator.journal.postgres.session import client_parameters, unreachable
 from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
 from orchestrator.kernel.journal import (
     ENGINE,
+    EXCERPT,
+    EXCERPT_BYTES,
+    Draft,
     HeadCounts,
     HeadRow,
     Posted,
@@ -60,6 +63,11 @@ _RECORDS: Final = b"""SELECT seq, epoch, kind, body, encode(hash, 'hex') FROM re
 # have one tag, and few another.
 _SCANNED: Final = b"""SELECT set_config('enable_seqscan', 'on', true),
     set_config('plan_cache_mode', 'force_custom_plan', true)"""
+_EXCERPTS: Final = f"""SELECT run.run_id, r.kind, r.body FROM run CROSS JOIN LATERAL (
+    SELECT a.seq, a.kind, a.body FROM (SELECT seq, kind, body FROM record WHERE run = run.id ORDER BY seq LIMIT 1) a
+    UNION SELECT z.seq, z.kind, z.body FROM (
+        SELECT seq, kind, body FROM record WHERE run = run.id ORDER BY seq DESC LIMIT {EXCERPT}) z) r
+    WHERE run.run_id = ANY(%s) AND length(r.body) <= {EXCERPT_BYTES} ORDER BY run.id, r.seq""".encode()
 _INBOX: Final = b"""SELECT run.requests, q.number, q.id, q.kind, q.body, q.by, q.at
     FROM run LEFT JOIN request q ON q.run = run.id AND q.number > %s WHERE run.run_id = %s ORDER BY q.number"""
 _NEWS: Final = b"""SELECT news, CASE WHEN %s BETWEEN 0 AND news - 1 THEN ARRAY(
@@ -134,6 +142,11 @@ def page(db: Db, query: RunQuery, before: Position | None) -> tuple[list[RunHead
     rows = _scanned(db, text, values)
     position = (rows[-1][-1], rows[-1][_NUMBER]) if len(rows) == query.page else None
     return [_head(row) for row in rows], position
+
+
+def excerpts(db: Db, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+    """Return the records of the first append and of the last EXCERPT appends of several runs, unverified."""
+    return excerpts_of(db.execute(_EXCERPTS, ([*run_ids],), prepare=True, binary=True))
 
 
 def count(db: Db, query: RunQuery) -> RunCounts:

@@ -548,6 +548,10 @@ class SqliteJournal(DurableJournal[SqliteHandle]):
     ) -> tuple[list[RunHead], list[Corrupt], read.Position | None]:
         return await self._read(lambda handle: read.page(handle.reader, query, before, handle.presence.state))
 
+    async def excerpts(self, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+        """Return the records of the first and the last appends of several runs, unverified."""
+        return await self._read(lambda handle: read.excerpts(handle.reader, run_ids))
+
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
         query = RunQuery.counting(conditions)

@@ -20,7 +20,7 @@ import apsw
 import orjson
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.codec import records_of
+from orchestrator.journal.codec import excerpts_of, records_of
 from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, counted
 from orchestrator.journal.sqlite import high_water
 from orchestrator.journal.sqlite.error_mapping import explain
@@ -45,6 +45,9 @@ from orchestrator.journal.sqlite.schema import (
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction, request_sum, span
 from orchestrator.kernel.journal import (
     ENGINE,
+    EXCERPT,
+    EXCERPT_BYTES,
+    Draft,
     HeadCounts,
     HeadRow,
     Posted,
@@ -219,6 +222,26 @@ def page(
             except Corrupt as error:
                 bad.append(error)
     return heads, bad, (rows[-1][-1], rows[-1][0]) if len(rows) == query.page else None
+
+
+_EXCERPT = f"""SELECT kind, body FROM (
+    SELECT key, kind, body FROM (SELECT * FROM record WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT 1) UNION
+    SELECT key, kind, body FROM (SELECT * FROM record WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT {EXCERPT})
+    ) WHERE length(body) <= {EXCERPT_BYTES} ORDER BY key"""  # noqa: S608  only our own text
+
+
+def excerpts(db: apsw.Connection, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+    """Return the records of the first append and of the last EXCERPT appends of several runs, unverified."""
+    rows: list[tuple[str, str, bytes]] = []
+    with moment(db, "the list of runs") as cursor:
+        for run_id in run_ids:
+            number = cursor.execute("SELECT id FROM run WHERE run_id=?", (run_id,)).get
+            if number is not None:
+                rows += [
+                    (run_id, str(kinds), bytes(body))
+                    for kinds, body in cursor.execute(_EXCERPT, span(number))
+                ]
+    return excerpts_of(rows)
 
 
 def count(db: apsw.Connection, query: RunQuery) -> RunCounts:

@@ -451,6 +451,9 @@ class ProjectJournal:
     def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
         return self.inner.runs(**conditions)
 
+    async def excerpts(self, run_ids: Sequence[str]) -> dict[str, list[Draft]]:
+        return await self.inner.excerpts(run_ids)
+
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         return await self.inner.count(**conditions)
 

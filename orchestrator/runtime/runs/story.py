@@ -17,10 +17,10 @@ from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import ToolError
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
-from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.question import Question
 from orchestrator.runtime.runs.listing import status_name
+from orchestrator.runtime.runs.outline import RunFailure
 from orchestrator.telemetry.history import History, StateStats
 from orchestrator.tools.result import RETURNED
 
@@ -185,6 +185,8 @@ class Story(StoredRun):
     models: Counter[str] = field(default_factory=Counter)
     answers: list[Body | None] = field(default_factory=list)
     """For each message the `answer` record that it came from."""
+    _attempts: int = 0
+    """Attempts at the request that failed the run."""
     _entered: float = 0.0
     _unsaid: Body | None = None
     """The `answer` record that is not a message yet."""
@@ -236,29 +238,9 @@ class Story(StoredRun):
         return [*said[:first], *said[last:]] if last > first else said
 
     @property
-    def error_kind(self) -> str:
-        """The kind of the model's error that failed the run, one of errors.ERROR_KINDS; "" for any other error."""
-        fields = (self.failure or {}).get("fields") or {}
-        return str(fields.get("kind") or "") if (self.failure or {}).get("is") == "LLMError" else ""
-
-    @property
-    def error_facts(self) -> str:
-        """The error that failed the run, without its text: type, kind, HTTP status, request id, file and line."""
-        failure = self.failure or {}
-        fields = failure.get("fields") or {}
-        known = (
-            self.error_kind,
-            f"HTTP {fields['status']}" if fields.get("status") else "",
-            f"request {fields['request_id']}" if fields.get("request_id") else "",
-            str(failure.get("where") or ""),
-        )
-        about = ", ".join(filter(None, known))
-        return str(failure.get("type", "")) + (f" ({about})" if about else "")
-
-    @property
-    def error_text(self) -> str:
-        """The text of that error without probable secrets; it can have contents. "" without an error."""
-        return scrub(str((self.failure or {}).get("message", "")))
+    def error(self) -> RunFailure | None:
+        """The error that failed the run."""
+        return None if self.failure is None else RunFailure.of(self.failure, self._attempts)
 
     @property
     def estimated(self) -> Usage:
@@ -304,6 +286,8 @@ class Story(StoredRun):
         t = float(body.get("t", self._entered))
         dwell = max(t - self._entered, 0.0)
         self.transitions += 1
+        if "error" in body:
+            self._attempts = len(body.get("attempts") or ())
         edge = (source, str(body["event"]), dest)
         self.history.count(edge, dwell, is_first=self.transitions == 1, internal=internal)
         if not internal:
