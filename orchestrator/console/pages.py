@@ -28,7 +28,7 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.runtime.runs.listing import status_name
+from orchestrator.runtime.runs.listing import short_id, status_name
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
@@ -268,7 +268,7 @@ FILTERS: Final = {
     function.__name__: function
     for function in (
         *(visible, line, span, moment, since, number, size, money, percent, many, grouped, pretty, diff),
-        *(shape, segment, status_of),
+        *(shape, segment, status_of, short_id),
     )
 }
 """The filters of the templates."""

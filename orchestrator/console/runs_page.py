@@ -36,9 +36,11 @@ from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.listing import ORDERS
+from orchestrator.runtime.runs.outline import RunOutline, read_outlines
 from orchestrator.runtime.runs.result import Divergence, RunPair
 from orchestrator.runtime.runs.runs import RunRequest
 
+_LOG: Final = logging.getLogger("orchestrator.console")
 PAGE: Final = 50
 ORDER_WORDS: Final[Mapping[str, str]] = {
     "newest": "Newest first",
@@ -63,6 +65,8 @@ class Selection:
     texts: Mapping[str, str] = field(default_factory=dict)
     order: str = "newest"
     after: str = ""
+    content: str = ""
+    """`shown` if the person asked for the tasks of the runs."""
 
     @classmethod
     def of(cls, request: Request) -> Selection:
@@ -74,6 +78,7 @@ class Selection:
             {name: given[name] for name in _TEXTS if given.get(name)},
             given.get("order", "newest") if given.get("order") in ORDERS else "newest",
             given.get("after", ""),
+            "shown" if given.get("content") == "shown" else "",
         )
 
     @property
@@ -97,6 +102,7 @@ class Selection:
         """Return the query of the same page with some parts changed; another filter starts at the first page."""
         order = "" if self.order == "newest" else self.order
         parts = {"show": self.show, "q": self.search, **self.texts, "order": order, "after": ""}
+        parts["content"] = self.content
         return query({**parts, **changes})
 
 
@@ -105,6 +111,7 @@ class ListedHead:
     """A run in the table."""
 
     head: RunHead
+    outline: RunOutline = field(default_factory=RunOutline)
 
     @property
     def status(self) -> Any:
@@ -113,8 +120,20 @@ class ListedHead:
 
     @property
     def detail(self) -> str:
-        """The detail of its status."""
-        return detail_of(self.head)
+        """The detail of its status: of a failed run its error."""
+        failure = self.outline.failure
+        return detail_of(self.head) if failure is None else failure.what
+
+
+async def _listed(
+    console: Console, request: Request, actor: Actor, heads: Sequence[RunHead]
+) -> dict[str, Any]:
+    """Return the rows of a table, and whether they show content."""
+    content = console.may_read(request, actor)
+    if content:
+        _LOG.info("console: tasks of %d runs were shown to %s", len(heads), actor.name)
+    outlines = await read_outlines(console.runs.journal, heads)
+    return {"rows": [ListedHead(head, outlines[head.run_id]) for head in heads], "content": content}
 
 
 async def runs(console: Console, request: Request, actor: Actor) -> Response:
@@ -146,7 +165,8 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         actor,
         "runs",
         chosen=chosen,
-        rows=[ListedHead(head) for head in page.runs],
+        **await _listed(console, request, actor, page.runs),
+        asks=console.may_ask(actor),
         more=page.more,
         damage=page.damage,
         tiles=tiles(counts),
@@ -172,7 +192,7 @@ async def rows(console: Console, request: Request, actor: Actor) -> Response:
         actor,
         "rows.html",
         chosen=chosen,
-        rows=[ListedHead(head) for head in found if head is not None],
+        **await _listed(console, request, actor, [head for head in found if head is not None]),
         tiles=tiles(counts),
         fresh=fresh,
         newest=newest,
@@ -284,7 +304,6 @@ async def _request(  # noqa: PLR0917 - the parts of one request
     return run_id, "was asked before, and has not read it yet" if posted.repeated else "was asked"
 
 
-_LOG: Final = logging.getLogger("orchestrator.console")
 _BEFORE, _AFTER = 3, 8
 """Transitions that are shown before the divergence, and from it on."""
 _LONGEST: Final = 20_000

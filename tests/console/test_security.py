@@ -225,6 +225,7 @@ async def test_the_hook_of_a_host_decides_who_reads_and_who_acts(journal: Memory
     assert (await client.get("/")).status == 403
     bob = await client.get(f"/runs/{ASKS}?content=shown", x_user="bob")
     assert "Pay it." not in bob.text
+    assert "Pay it." not in (await client.get("/?content=shown", x_user="bob")).text
     assert 'href="/console/inbox"' in bob.text
     page = await client.get(f"/inbox?run={ASKS}", x_user="ann")
     answer = {"kind": "reject", "call": "1:0", "digest": await digest_of(runs), "text": "no"}
@@ -326,13 +327,17 @@ async def test_content_is_shown_on_request_only_is_logged_and_is_never_in_an_add
         assert private not in (await client.get(page)).text
     with caplog.at_level(logging.INFO, "orchestrator.console"):
         shown = await client.get(f"/runs/{ASKS}?content=shown")
+        for page in ("/?content=shown", f"/rows?content=shown&shown={ASKS}"):
+            assert private in (await client.get(page)).text
     assert private in shown.text
     assert private not in shown.text.split("</title>")[0]
     assert [record.message for record in caplog.records if record.name == "orchestrator.console"] == [
-        f"console: content of run {ASKS} was shown to {default_actor()}"
+        f"console: content of run {ASKS} was shown to {default_actor()}",
+        *[f"console: tasks of 1 runs were shown to {default_actor()}"] * 2,
     ]
     never = Client(readable(runs, content="never"))
-    for page in ("/inbox", f"/runs/{ASKS}?content=shown", f"/records/{ASKS}?content=shown"):
+    asked = ("/?content=shown", f"/rows?content=shown&shown={ASKS}")
+    for page in ("/inbox", f"/runs/{ASKS}?content=shown", f"/records/{ASKS}?content=shown", *asked):
         assert private not in (await never.get(page)).text
 
 

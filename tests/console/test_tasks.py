@@ -22,12 +22,12 @@ VIEWS = pytest.mark.parametrize(
 )
 
 
-async def leave_failed(path: Path) -> None:
+async def leave_failed(path: Path, run_id: str = "failed") -> None:
     """Leave a run whose model failed in its second turn."""
     down = LLMError("upstream connect error", kind="server_error", status=503)
     async with SqliteJournal(path) as journal:
         failing = agent(journal, said(call("look")), down, retry=RetryPolicy(attempts=1))
-        await failing.run("Look.", run_id="failed")
+        await failing.run("Look.", run_id=run_id)
 
 
 @VIEWS
@@ -52,4 +52,46 @@ def test_why_a_run_failed_is_read_with_a_click_and_its_message_and_its_place_wit
         "one => one.getBoundingClientRect().top < innerHeight"
     )
     assert task.effort == (3, 0)
+    assert ann.said == []
+
+
+async def leave_listed(path: Path) -> None:
+    """Leave a failed run, and one under an id that nobody chose."""
+    await leave_failed(path)
+    async with SqliteJournal(path) as journal:
+        done = agent(journal, said(call("look")), said(text="Done."), name="billing-reconciliation")
+        await done.run("Refund invoice 4711.\nTell the customer.", run_id="a" * 32)
+
+
+@VIEWS
+def test_the_list_says_what_each_run_is_about_after_one_click(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_listed(processes.journal))
+    ann = Person.at(browser, processes.console(), width=width, scheme=scheme)
+    page = ann.page("/")
+    task = Task(page)
+    newest, failed = page.locator("#rows tr").all()
+    assert newest.locator(".c-i").inner_text() == "a" * 12
+    assert "billing-reconciliation" in newest.inner_text()
+    assert "server_error, HTTP 503" in failed.inner_text()
+    assert "upstream" not in page.content(), "the message is content"
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("link", name="Show tasks"))
+    page.get_by_role("link", name="Refund invoice 4711.").wait_for()
+    assert "Tell the customer" not in page.content()
+    assert "upstream connect error" in failed.inner_text()
+    for cell in (newest.locator(".c-a"), newest.locator(".c-s"), newest.locator(".c-p")):
+        assert cell.is_visible()
+    turns = newest.locator("td").nth(6)
+    assert turns.inner_text() == "2"
+    assert turns.is_visible() == (width > 640)
+    assert overflow(page) == violations(page) == []
+    in_a_loop(leave_failed(processes.journal, "again"))
+    page.get_by_role("link", name="1 new run").wait_for()
+    assert page.get_by_role("link", name="Refund invoice 4711.").is_visible(), "rows keep their tasks"
+    task.click(page.get_by_role("link", name="Hide tasks"))
+    page.get_by_role("link", name="Show tasks").wait_for()
+    assert "Refund" not in page.content()
+    assert task.effort == (2, 0)
     assert ann.said == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from orchestrator.cli.runs.store import WAITS_FOR_AGENT, OpenStore, at_journal, 
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, RunHead
-from orchestrator.runtime.runs.listing import RunFilter, read_page, status_name
+from orchestrator.runtime.runs.listing import RunFilter, read_page, short_id, status_name
 from orchestrator.runtime.runs.outline import RunFailure, read_outlines
 from orchestrator_guards.money import in_currency
 
@@ -66,10 +65,6 @@ class FilterOptions:
         }
 
 
-_GENERATED = re.compile(r"[0-9a-f]{32}")
-"""Ids of runs that nobody named."""
-_SHORT = 12
-"""Characters of such an id that a person reads: two of a million runs have the same with a chance of 0.2 %."""
 _MESSAGE = 60
 """Most characters of the message of an error."""
 WATCH = 2.0
@@ -203,7 +198,7 @@ def _row(head: RunHead, sort: str, now: float) -> dict[str, str]:
     if head.status == "ended":
         why = head.outcome if head.reason in ("", "none") else f"{head.outcome} ({head.reason})"
     row = {
-        "run": head.run_id[:_SHORT] if is_terminal() and _GENERATED.fullmatch(head.run_id) else head.run_id,
+        "run": short_id(head.run_id) if is_terminal() else head.run_id,
         "agent": head.agent or "-",
         "graph": head.graph,
         "status": head.status,
