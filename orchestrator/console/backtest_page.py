@@ -119,8 +119,6 @@ class BacktestView:
 async def backtest(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the form, and with the report if its limits are valid."""
     chosen, form = Selection.of(request), PolicyForm.of(request.query_params)
-    if chosen.run_id:
-        form.faults["q"] = f"{chosen.search!r:.60} is no tag; give it as tag=value"
     machine = {"machine": chosen.texts.get("machine", LLM_LOOP.name)}
     view: BacktestView | None = None
     refusal = ""
@@ -130,9 +128,7 @@ async def backtest(console: Console, request: Request, actor: Actor) -> Response
         except ConfigError as error:
             refusal = str(error)
     names = await console.names()
-    matching = (
-        0 if "q" in form.faults else (await console.runs.count(**{**chosen.conditions, **machine})).total
-    )
+    matching = (await console.runs.count(**{**chosen.conditions, **machine})).total
     # The status filters with their words.
     words = {"open": STATUSES["running"]._replace(word="Open"), "parked": STATUSES["paused"]}
     statuses = [(name, words.get(name) or STATUSES[name]) for name in RUN_FILTERS]

@@ -8,11 +8,14 @@ names the change.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -34,7 +37,9 @@ from orchestrator.console.pages import (
 )
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.journal.run_query import LONGEST_SEARCH, MOST_WORDS
 from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.outcome import REASONS as ENDINGS
 from orchestrator.runtime.runs.listing import ORDERS
 from orchestrator.runtime.runs.outline import RunOutline, read_outlines
 from orchestrator.runtime.runs.result import Divergence, RunPair
@@ -51,6 +56,16 @@ ORDER_WORDS: Final[Mapping[str, str]] = {
     "cost": "Highest cost",
 }
 _TEXTS: Final = ("machine", "agent", "state", "reason", "waiting")
+WINDOWS: Final[Mapping[str, tuple[str, float]]] = {
+    "1h": ("Last hour", 3_600.0),
+    "24h": ("24 hours", 86_400.0),
+    "7d": ("7 days", 604_800.0),
+    "30d": ("30 days", 2_592_000.0),
+}
+"""Name of a window -> its words and its seconds."""
+_DAY: Final = 86_400.0
+_KEPT: Final = ("window", "from", "to", "machine", "state", "reason", "waiting")
+REASONS: Final = tuple(sorted(set().union(*ENDINGS.values()) - {"none"}))
 _TAG: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 
 
@@ -61,7 +76,11 @@ class Selection:
     show: str = ""
     """Name of a tile."""
     search: str = ""
-    """The id of a run, or `tag=value`."""
+    """Words that a run has, or `tag=value`."""
+    window: str = ""
+    """Name of a time before now in which the runs started."""
+    days: Mapping[str, str] = field(default_factory=dict)
+    """`from` and `to`: the first and the last day on which the runs started, in UTC."""
     texts: Mapping[str, str] = field(default_factory=dict)
     order: str = "newest"
     after: str = ""
@@ -74,7 +93,9 @@ class Selection:
         given = request.query_params
         return cls(
             given.get("show", "") if given.get("show") in RUN_FILTERS else "",
-            given.get("q", "").strip(),
+            given.get("q", "").strip()[:LONGEST_SEARCH],
+            given.get("window", "") if given.get("window") in WINDOWS else "",
+            {name: given[name] for name in ("from", "to") if _day(given.get(name, "")) is not None},
             {name: given[name] for name in _TEXTS if given.get(name)},
             given.get("order", "newest") if given.get("order") in ORDERS else "newest",
             given.get("after", ""),
@@ -90,20 +111,57 @@ class Selection:
     def others(self) -> dict[str, Any]:
         """The conditions without the tile, for the counts."""
         tag = _TAG.fullmatch(self.search)
-        tags = {} if tag is None else {"tag": {tag[1].strip(): tag[2].strip()}}
-        return {**self.texts, **tags}
+        found: dict[str, Any] = {} if tag is None else {"tag": {tag[1].strip(): tag[2].strip()}}
+        if tag is None and self.search:
+            found["search"] = " ".join(self.search.split()[:MOST_WORDS])
+        first, last = (_day(self.days.get(name, "")) for name in ("from", "to"))
+        if self.window:
+            first = max(first or 0.0, time.time() - WINDOWS[self.window][1])
+        if first is not None:
+            found["started_since"] = first
+        if last is not None:
+            found["started_before"] = last + _DAY
+        return {**self.texts, **found}
+
+    @property
+    def hidden(self) -> dict[str, str]:
+        """The parts of the address that a form of other filters keeps."""
+        return {name: value for name, value in self._parts.items() if value and name in _KEPT}
 
     @property
     def run_id(self) -> str:
-        """The run that the search names, or ""."""
+        """The run that the search may name whole, or ""."""
         return "" if _TAG.fullmatch(self.search) else self.search
+
+    @property
+    def _parts(self) -> dict[str, str]:
+        return {"show": self.show, "q": self.search, "window": self.window, **self.days, **self.texts}
 
     def address(self, **changes: object) -> str:
         """Return the query of the same page with some parts changed; another filter starts at the first page."""
         order = "" if self.order == "newest" else self.order
-        parts = {"show": self.show, "q": self.search, **self.texts, "order": order, "after": ""}
-        parts["content"] = self.content
-        return query({**parts, **changes})
+        return query({**self._parts, "order": order, "after": "", "content": self.content, **changes})
+
+    def column(self, *orders: str) -> tuple[str, str]:
+        """Return the query of the page sorted by a column, and the column's `aria-sort`.
+
+        Args:
+            orders: Names of the column's orders; a second click takes the second.
+        """
+        at = orders.index(self.order) if self.order in orders else -1
+        following = orders[(at + 1) % len(orders)]
+        changed = self.address(order="" if following == "newest" else following) or "?"
+        if at < 0:
+            return changed, "none"
+        return changed, "ascending" if self.order in {"age", "time_in_state"} else "descending"
+
+
+def _day(text: str) -> float | None:
+    """Return the start of a day (epoch seconds), or None for a text that is none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +198,9 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the page of runs."""
     chosen = Selection.of(request)
     if chosen.run_id:
-        # Go to a run. Raises PageFault.
-        try:
+        with contextlib.suppress(RunUnknown):  # then it is a text to search for
             head = await console.runs.head(chosen.run_id)
-        except RunUnknown:
-            raise PageFault(
-                404,
-                "No run has this id. A whole id leads to its run, `name=value` lists the runs with a tag.",
-            ) from None
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(head.run_id)}", 303)
+            return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(head.run_id)}", 303)
     try:
         page = await console.runs.page(
             order_by=chosen.order, limit=PAGE, after=chosen.after or None, **chosen.conditions
@@ -171,6 +223,8 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         damage=page.damage,
         tiles=tiles(counts),
         orders=ORDER_WORDS,
+        windows=WINDOWS,
+        reasons=REASONS,
         machines=sorted({machine for machine, _ in names}),
         agents=sorted({agent for _, agent in names if agent}),
         newest=newest.runs[0].run_id if newest.runs else "",

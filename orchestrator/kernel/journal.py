@@ -157,6 +157,13 @@ class RunConditions(TypedDict, total=False):
     """True for every run that waits for a person, or one name of `RunHead.waiting`."""
     older_than: float | None
     """The last record is older than this time (epoch seconds)."""
+    started_since: float | None
+    """The run started at this time (epoch seconds) or later."""
+    started_before: float | None
+    search: str | None
+    """Words that the run has, each in any case and at any place: in its id, machine, agent, tags, outcome, reason, or
+    in the tools that it waits for.
+    """
     order_by: str
     """`created` (default), `updated`, `state_since`, `tokens` or `cost`. An unknown number is the least."""
     descending: bool

@@ -87,7 +87,6 @@ async def test_the_filters_are_those_of_the_page_of_runs(
         ("sweep=max_iterations%3D9..2", "sweep", "must go up, over at most 100 values"),
         ("sweep=max_turns%3D1..2", "sweep", "unknown limit &#39;max_turns&#39;"),
         ("sweep=%3Cb%3E%3D1..2", "sweep", "&lt;b&gt;"),
-        ("max_iterations=1&q=first", "q", "give it as tag=value"),
     ],
 )
 async def test_an_invalid_limit_is_one_sentence_beside_its_field_and_nothing_is_read(

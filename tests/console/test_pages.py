@@ -68,6 +68,17 @@ async def test_the_runs_are_listed_with_a_count_for_each_status(journal: MemoryJ
         ("/?order=tokens", ["first", "third", "second", ASKS]),
         ("/?after=third", ["second", "first"]),
         ("/?machine=pipeline", []),
+        ("/?q=seco", ["second"]),
+        ("/?q=SALES", ["second"]),
+        ("/?q=ops+asks", [ASKS]),
+        ("/?q=max_iter", ["third"]),
+        ("/?q=nobody", []),
+        ("/?window=1h", [ASKS, "third", "second", "first"]),
+        ("/?window=never", [ASKS, "third", "second", "first"]),
+        ("/?to=2020-01-01", []),
+        ("/?from=2020-01-01&to=2020-01-02&window=1h", []),
+        ("/?from=2020-01-01&to=9999-12-31", [ASKS, "third", "second", "first"]),
+        ("/?from=tomorrow", [ASKS, "third", "second", "first"]),
         ("/?show=nonsense&order=nonsense", [ASKS, "third", "second", "first"]),
     ],
 )
@@ -82,15 +93,37 @@ async def test_each_filter_and_order_of_a_listing_is_a_part_of_the_address(
         assert listed(answer) == found
 
 
-async def test_the_search_leads_to_a_run_and_says_when_there_is_none(
+async def test_the_search_leads_to_a_whole_id_and_stays_on_the_page_without_a_hit(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
     client = Client(readable(runs))
     answer = await client.get("/?q=second")
     assert (answer.status, answer.headers["location"]) == (303, "/runs/second")
-    assert (await client.get("/?q=nobody")).status == 404
+    missed = await client.get("/?q=nobody%3Cb%3E&agent=sales&window=24h")
+    assert missed.status == 200
+    assert "No run matches <b>nobody&lt;b&gt;</b>" in missed.text
+    assert 'name="q" type="search" maxlength="200" value="nobody&lt;b&gt;"' in missed.text
+    for kept in ('<option selected value="sales">', '<option selected value="24h">'):
+        assert kept in missed.text
+    assert (await client.get("/?q=" + "long+" * 300)).status == 200
     assert (await client.get("/?after=nobody")).status == 404
+
+
+async def test_a_column_sorts_by_a_click_and_the_address_keeps_the_filters(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(readable(runs))
+    page = (await client.get("/?q=o&agent=support&order=tokens&from=2020-01-01")).text
+    heads = dict(re.findall(r'aria-sort="(\w+)"><a href="[^"]*">([\w ]+)', page))
+    assert heads["descending"].strip() == "Tokens"
+    filters = "q=o&amp;from=2020-01-01&amp;agent=support"
+    assert f'<a href="/?{filters}&amp;order=cost">Cost' in page
+    assert f'<a href="/?{filters}">Started' in page
+    newest = (await client.get("/")).text
+    assert 'aria-sort="descending"><a href="/?order=age">Started' in newest
+    assert 'aria-sort="ascending"><a href="/?">Started' in (await client.get("/?order=age")).text
 
 
 async def test_an_empty_journal_says_how_to_start_a_run(runs: Runs) -> None:

@@ -48,6 +48,17 @@ class FilterOptions:
         str | None, typer.Option(metavar="TOOL", help="Runs that wait for a call of this tool.")
     ] = None
     older_than: given.OlderThan = None
+    started_within: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Runs that started in the last 90s, 15m, 12h, 30d.")
+    ] = None
+    search: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS",
+            help="Runs that have each word, in any case: id, machine, agent, tags, outcome, reason, or the tools they"
+            " wait for.",
+        ),
+    ] = None
 
     @property
     def conditions(self) -> RunFilter:
@@ -62,6 +73,10 @@ class FilterOptions:
             "tag": tags_in(self.tags) or None,
             "waiting": self.waiting_for or (True if self.waiting else None),
             "older_than": None if self.older_than is None else time.time() - seconds_in(self.older_than),
+            "started_since": (
+                None if self.started_within is None else time.time() - seconds_in(self.started_within)
+            ),
+            "search": self.search,
         }
 
 

@@ -66,6 +66,14 @@ class RunFilter(TypedDict, total=False):
     """True for every run that waits for a person; or the name of one tool or question that it waits for."""
     older_than: float | None
     """The last record is older than this time (epoch seconds)."""
+    started_since: float | None
+    """The run started at this time (epoch seconds) or later."""
+    started_before: float | None
+    """The run started before this time (epoch seconds)."""
+    search: str | None
+    """Words, each of which the run has somewhere, in any case: in its id, machine, agent, tags, outcome, reason, or in
+    the tools that it waits for.
+    """
 
 
 FILTERS: Final = frozenset(RunFilter.__annotations__)
