@@ -9,6 +9,7 @@ from __future__ import annotations
 from orchestrator.kernel.fact import (
     AdmissionRejected,
     AnswerLost,
+    BranchEnded,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -59,6 +60,7 @@ from orchestrator.llm.run_event import (
 __all__ = [
     "AdmissionRejected",
     "AnswerLost",
+    "BranchEnded",
     "BudgetChecked",
     "BudgetWarning",
     "ChildRunFinished",

@@ -46,6 +46,7 @@ from orchestrator_guards.budget import (
     tool_key,
 )
 from orchestrator_guards.condition import (
+    joined,
     present,
 )
 from orchestrator_guards.progress import (
@@ -127,6 +128,7 @@ __all__ = [
     "host_budget",
     "input_tokens",
     "iterations",
+    "joined",
     "judge_answer",
     "next_streak",
     "output_tokens",

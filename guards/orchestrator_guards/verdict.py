@@ -14,6 +14,7 @@ GUARD_NAMES: Final = (
     "host_budget",
     "input_tokens",
     "iterations",
+    "joined",
     "no_progress",
     "output_tokens",
     "planning_retries",
@@ -71,7 +72,9 @@ class Verdict(NamedTuple):
         """
         if self.guard in _NOT_COUNTED:
             return f"{self.guard}: {self.detail}"
-        if self.limit == 0:
+        if self.guard == "joined":
+            sentence = f"{self.guard}: {_number(self.observed)} of {_number(self.limit)} needed"
+        elif self.limit == 0:
             sentence = f"{self.guard}: {_number(self.observed)} used, no limit"
         else:
             sentence = f"{self.guard}: {_number(self.observed)} of {_number(self.limit)} used"

@@ -51,6 +51,11 @@ GUIDES = (
     Guide("durability", "orchestrator/journal/README.md", "Crash and resume, what runs again, records."),
     Guide("journals", "orchestrator/journal/OPERATIONS.md", "Owners, damage, upgrades, space, backups."),
     Guide("approvals", "orchestrator/runtime/README.md", "Questions to people and their answers."),
+    Guide(
+        "branches",
+        "orchestrator/runtime/branches/README.md",
+        "Several child runs of one state, and their join.",
+    ),
     Guide("streaming", "orchestrator/examples/README.md", "Streams, engines in a service, health endpoints."),
     Guide("console", "orchestrator/console/README.md", "Web pages: watch runs, answer questions, stop runs."),
     Guide("operations", "dashboards/README.md", "Log, metrics, alerts, runbooks, dashboards."),

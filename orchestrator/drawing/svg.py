@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TypeAlias
@@ -512,7 +512,11 @@ LOOP = "\N{CLOCKWISE OPEN CIRCLE ARROW}"
 
 def layout(graph: Graph, marks: GraphMarks | None = None) -> GraphLayout:
     """Return the coordinates of a graph. Marks change texts and so sizes, but never rank or column of a state."""
-    plan = _Plan(layers(graph), marks or GraphMarks())
+    marks = marks or GraphMarks()
+    if graph.branches:
+        notes = {state.value: str(fan) for state, fan in graph.branches.items()}
+        marks = replace(marks, notes={**notes, **marks.notes})
+    plan = _Plan(layers(graph), marks)
     plan.measure()
     return plan.finished()
 

@@ -112,6 +112,8 @@ class StoredRun:
     """Whether memory has stored the exchange."""
     programs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Programs that its owner started, without a record of their end: mark -> call, name, host."""
+    branches: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The last `fan` record, and the `joined` record of its decision if there is one."""
     begun: bool = False
     """Whether a process has driven it, so that it was more than queued for others."""
     _own: set[str] = field(default_factory=set)
@@ -317,6 +319,12 @@ class StoredRun:
         self.ledger.decide(body)
         self._control(body)
 
+    def _fan(self, body: Mapping[str, Any]) -> None:
+        self.branches = {"fan": body}
+
+    def _joined(self, body: Mapping[str, Any]) -> None:
+        self.branches["joined"] = body
+
     _TAKES: ClassVar[Mapping[str, Callable[[StoredRun, Mapping[str, Any]], None]]] = {
         "created": _created,
         "transition": _transition,
@@ -336,6 +344,8 @@ class StoredRun:
         "rolled_back": _rolled_back,
         "program": _program,
         "program_ended": _program_ended,
+        "fan": _fan,
+        "joined": _joined,
     }
 
 

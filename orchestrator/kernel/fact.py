@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, get_args
 
 from orchestrator.kernel.journal import Record
+from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.value import value
 from orchestrator.kernel.value import value as fact
 
@@ -395,6 +396,29 @@ ROLLBACKS = ("undone", "already", "kept", "failed")
 
 
 @fact(frozen=True, slots=True)
+class BranchEnded:
+    """A branch of a state has ended, or was not started because the join was decided before."""
+
+    graph: str
+    run_id: str
+    """The run that has the branches."""
+    state: str
+    index: int
+    """Position of its item."""
+    branch_id: str
+    """The run of the branch."""
+    outcome: str
+    """One of BRANCHES."""
+    at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
+
+
+BRANCHES = (*(outcome.value for outcome in Outcome), "not_started")
+"""Outcomes of branches: those of runs, and of a branch that was not needed before it started."""
+
+
+@fact(frozen=True, slots=True)
 class WorkAbandoned:
     """Host code did not end within the grace period after its cancellation. It may still run; nothing waits for it."""
 
@@ -430,6 +454,7 @@ Fact: TypeAlias = (
     | RunRecovered
     | AnswerLost
     | RolledBack
+    | BranchEnded
     | WorkAbandoned
 )
 FACTS: frozenset[type] = frozenset(get_args(Fact))

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel import lint
+from orchestrator.kernel.branch import Fan
 
 Guard: TypeAlias = Callable[[Any], Any]
 """(run.ctx) -> a Verdict, or a value equal to True or False; None is False. Pure: no clock, no I/O, no `await`."""
@@ -99,6 +100,7 @@ class Graph:
             one.
         context: The class of `run.ctx`, part of the fingerprint.
         strict: If False, only structural problems raise.
+        branches: State -> Fan, for each state whose enter hook calls `fan_out`.
 
     Raises:
         GraphError: The table has problems; it lists all of them.
@@ -117,6 +119,7 @@ class Graph:
     pure: frozenset[StrEnum] = frozenset()
     context: type | None = None
     strict: bool = True
+    branches: Mapping[StrEnum, Fan] = field(default_factory=dict)
     callbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Callbacks of a machine that differ from its bound hooks, by list: changes through `transitions`."""
 
@@ -146,6 +149,7 @@ class Graph:
             "dwell",
             {_member(states, s): limit and (limit[0], _member(events, limit[1])) for s, limit in limits},
         )
+        put(self, "branches", {_member(states, state): fan for state, fan in self.branches.items()})
         if isinstance(self.failure, Mapping):
             put(self, "failure", {_member(states, s): _member(events, e) for s, e in self.failure.items()})
         elif self.failure is not None:
@@ -276,7 +280,14 @@ class Graph:
                 state.value: None if limit is None else [limit[0], limit[1].value]
                 for state, limit in sorted((self.dwell or {}).items())
             },
+            **({"branches": fans} if (fans := self._described_branches()) else {}),
             **(changed if self.callbacks else {}),
+        }
+
+    def _described_branches(self) -> dict[str, Any]:
+        return {
+            state.value: {"max": fan.max, "concurrency": fan.concurrency, "join": str(fan.join)}
+            for state, fan in sorted(self.branches.items())
         }
 
     @cached_property
@@ -287,6 +298,8 @@ class Graph:
         """
         table = self.describe()
         del table["dwell"], table["pure"]  # these fields do not change the meaning of records
+        if self.branches:
+            table["branches"] = {state: fan["join"] for state, fan in table["branches"].items()}
         text = json.dumps({"table": table, "context": _schema(self.context)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -432,6 +445,9 @@ def mermaid(graph: Graph, current: str | None = None) -> str:
         arrows.setdefault(arrow, []).append(f"{_mermaid_text(event.value)}{guard}")
     lines += (f"    {source} --> {dest}: {', '.join(labels)}" for (source, dest, _), labels in arrows.items())
     lines += [f"    {ids[state]} --> [*]" for state in sorted(graph.terminal)]
+    lines += [
+        f"    note right of {ids[state]}: {_mermaid_text(str(fan))}" for state, fan in graph.branches.items()
+    ]
     if current is not None:
         lines += ["    classDef current fill:#2a9d4a,color:#fff", f"    class {ids[current]} current"]
     return "\n".join(lines) + "\n"
@@ -464,6 +480,8 @@ def dot(graph: Graph, current: str | None = None) -> str:
     for state in graph.states:
         name = _dot_text(state.value)
         looks = [f"label={name}"] if "%" in name else []  # without it, Graphviz shows a number in its place
+        if state in graph.branches:
+            looks = [f"label={_dot_text(state.value, str(graph.branches[state]))}"]
         looks += ["peripheries=2"] if state in graph.terminal else []
         looks += ['style="rounded,filled"', 'fillcolor="#9be3b0"'] if state.value == current else []
         suffix = f" [{', '.join(looks)}]" if looks else ""
@@ -502,6 +520,7 @@ def table(graph: Graph, current: str | None = None) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in [head, tuple("-" * width for width in widths), *rows]
     ]
+    lines += [f"{state}: {fan}" for state, fan in graph.branches.items()]
     return "\n".join(lines) + "\n"
 
 

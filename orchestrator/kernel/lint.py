@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from orchestrator.kernel.branch import Fan
     from orchestrator.kernel.graph import Edge, Graph
 
 
@@ -45,6 +46,7 @@ class LintRule(StrEnum):
     GUARD_ARGUMENTS = "guard_arguments"
     DUPLICATE_HOOK = "duplicate_hook"
     MISSING_ENTER = "missing_enter"
+    BAD_BRANCHES = "bad_branches"
     TERMINAL_WITHOUT_FAILURE = "terminal_without_failure"
     UNKNOWN_CALLBACK = "unknown_callback"
 
@@ -83,7 +85,7 @@ def _unknown_names(graph: Graph) -> Iterator[LintProblem]:
         used += [("edge event", edge.event, events), ("edge dest", edge.dest, states)]
         used += [("edge source", source, states) for source in edge.sources]
     used += _failure_names(graph, states, events)
-    for name in ("terminal", "rest", "waiting", "pure"):
+    for name in ("terminal", "rest", "waiting", "pure", "branches"):
         used += [(name, state, states) for state in getattr(graph, name)]
     for state, limit in (graph.dwell or {}).items():
         used.append(("dwell state", state, states))
@@ -338,6 +340,27 @@ def _unused_event(graph: Graph) -> Iterator[LintProblem]:
             yield LintProblem(LintRule.UNUSED_EVENT, f"event {event.value!r} is in no edge", None, event)
 
 
+def _branches(graph: Graph) -> Iterator[LintProblem]:
+    for state, fan in graph.branches.items():
+        for why in _faults_of(graph, state, fan):
+            yield LintProblem(LintRule.BAD_BRANCHES, f"the branches of {state.value!r}: {why}", state)
+
+
+def _faults_of(graph: Graph, state: StrEnum, fan: Fan) -> Iterator[str]:
+    if not graph.is_working(state) or state in graph.pure:
+        yield "only a working state that is not pure has branches, because its enter hook starts them"
+    if fan.max < 1:
+        yield f"max is {fan.max!r}; give the most branches that one visit may have, 1 or more"
+    elif fan.join.needed(fan.max) > fan.max:
+        yield f"the join needs {fan.join.count} branches and there are at most {fan.max}"
+    if fan.concurrency < 0:
+        yield f"concurrency is {fan.concurrency!r}; it must be 0 (unlimited) or more"
+    if fan.join.rule in {"first", "quorum"} and fan.join.count < 1:
+        yield f"the join needs {fan.join.count} branches; give 1 or more"
+    elif fan.join.count < 0:
+        yield f"the join needs {fan.join.count} branches; give 0 or more"
+
+
 _STRUCTURE: tuple[Check, ...] = (_roles, _no_end, _unreachable)
 
 _BEHAVIOUR: tuple[Check, ...] = (
@@ -350,4 +373,5 @@ _BEHAVIOUR: tuple[Check, ...] = (
     _missing_failure,
     _internal,
     _unused_event,
+    _branches,
 )

@@ -111,6 +111,8 @@ class Control:
     """Detaches the waiting run from this process, or returns False if it has to stay; set with `evict_after`."""
     evicted: bool = False
     """Whether the run was detached: it stays parked, and its driver returns."""
+    branches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The `fan` and the `joined` record of the last visit of a state with branches."""
     lease: Lease | None = None
     """Proof that this process owns the run; set if there is a journal, until the run has ended."""
     detached: bool = False
@@ -359,6 +361,15 @@ class Run(Generic[Ctx, Deps]):
     def follow(self, follower: Follower | None) -> None:
         """Send durable records, and the answer of the model as it arrives, to `follower`; None for none."""
         self.control.follower = follower
+
+    @property
+    def branches(self) -> Mapping[str, Mapping[str, Any]]:
+        """The `fan` record of the last visit of a state with branches, and its `joined` record if it is decided."""
+        return self.control.branches
+
+    def set_branches(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set these records, which the journal has."""
+        self.control.branches = records
 
     def set_hook(self, name: str) -> None:
         """Name the hook that runs now, for facts about its errors. For code that runs its own hooks."""

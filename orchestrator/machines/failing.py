@@ -33,8 +33,9 @@ def reason_of(run: Run[Any, Any], error: Exception | None) -> str:
     for kind, reason in _ERRORS:
         if isinstance(error, kind):
             return reason
-    if run.ctx.fault is not None:
-        return str(run.ctx.fault)
+    fault = getattr(run.ctx, "fault", None)  # the context of a host's machine may have none
+    if fault is not None:
+        return str(fault)
     if run.failure is None:
         return "internal"
     return _EVENTS.get(run.failure.reason, "internal")

@@ -13,6 +13,7 @@ from functools import partial
 from orchestrator.errors import ERROR_KINDS
 from orchestrator.kernel.fact import (
     ABANDONED_KINDS,
+    BRANCHES,
     FAILURES,
     OPERATIONS,
     RECOVERIES,
@@ -20,6 +21,7 @@ from orchestrator.kernel.fact import (
     ROLLBACKS,
     AdmissionRejected,
     AnswerLost,
+    BranchEnded,
     BudgetChecked,
     EventFailed,
     GuardEvaluated,
@@ -479,6 +481,14 @@ _OBSERVED: tuple[Metric, ...] = (
         "Rollbacks of effects, by result.",
         RolledBack,
         outcome=ROLLBACKS,
+    ),
+    counter(
+        "branches_total",
+        "agent state outcome",
+        "Branches of a state, by outcome.",
+        BranchEnded,
+        outcome=BRANCHES,
+        zero=False,
     ),
     counter(
         "work_abandoned_total",

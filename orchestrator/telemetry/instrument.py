@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from orchestrator.kernel.fact import RunCompleted, RunParked
+from orchestrator.kernel.fact import BRANCHES, RunCompleted, RunParked
 from orchestrator.kernel.graph import Graph, guard_name
 from orchestrator.kernel.journal import PARKED, CountableJournal, HeadCount, HeadCounts
 from orchestrator.kernel.outcome import REASONS
@@ -1004,6 +1004,9 @@ class Instruments:
         for operation, failures in RETRIED.items():
             for reason in failures:
                 count["retries_total", *run, operation, reason]
+        for state in sorted(graph.branches):
+            for word in BRANCHES:
+                count["branches_total", run[1], names.state(state), word]
         for failure in likely_failures(graph):
             count["transition_failures_total", *run, *failure]
 

@@ -42,10 +42,12 @@ from prometheus_client.utils import floatToGoString
 from orchestrator.errors import ConfigError, DeadlineExceeded, LimitReached
 from orchestrator.kernel.cancellation import abandoned_work
 from orchestrator.kernel.fact import (
+    BRANCHES,
     FAILURES,
     OPERATIONS,
     AdmissionRejected,
     AnswerLost,
+    BranchEnded,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -921,6 +923,7 @@ class Metrics:
             TableRejected: self._table_rejected,
             RunRecovered: self._found,
             RolledBack: self._found,
+            BranchEnded: self._branch_ended,
             WorkAbandoned: self._abandoned,
         }
 
@@ -1127,6 +1130,11 @@ class Metrics:
     def _found(self, fact: RunRecovered | RolledBack) -> None:
         metric = "rollbacks_total" if isinstance(fact, RolledBack) else "recoveries_total"
         self._by_reason(metric, fact, fact.outcome)
+
+    def _branch_ended(self, fact: BranchEnded) -> None:
+        agent = self._use.run(fact.graph, fact.agent)[1]
+        state = self._use.machine(fact.graph).state(fact.state)
+        self._count["branches_total", agent, state, closed(fact.outcome, BRANCHES, OTHER)].inc()
 
     def _abandoned(self, fact: WorkAbandoned) -> None:
         self._by_reason("work_abandoned_total", fact, fact.kind)

@@ -23,7 +23,7 @@ CODES: dict[type[StrEnum], str] = {
         "no_way_out | terminal_exit | guard_overlap | guard_gap | async_guard | "
         "unbounded_cycle | waiting_without_limit | bad_dwell | missing_failure | internal_in_working_state | "
         "unused_event | stray_hook | no_hook | sync_hook | hook_arguments | guard_arguments | duplicate_hook | "
-        "missing_enter | terminal_without_failure | unknown_callback"
+        "missing_enter | bad_branches | terminal_without_failure | unknown_callback"
     ),
     Outcome: "completed | partial | budget_exceeded | no_progress | cancelled | rejected | failed",
     FaultFamily: (

@@ -9,6 +9,7 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.kernel.branch import Join
 from orchestrator.llm.message import NO_USAGE
 
 PACKAGES = (
@@ -21,6 +22,11 @@ PACKAGES = (
 )
 GIVEN: dict[str, object] = {
     "Graph.strict": True,
+    "BranchResult.reason": "none",
+    "BranchResult.started": True,
+    "Fan.concurrency": 8,
+    "Fan.join": Join("all"),
+    "ChildBudget.usage": NO_USAGE,
     "Signal.by": "caller",
     "Signal.kind": "event",
     "RunStarted.origin": "new",

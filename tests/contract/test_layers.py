@@ -40,6 +40,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator",
         "orchestrator.approval",
         "orchestrator.backtest",
+        "orchestrator.branches",
         "orchestrator.evaluation",
         "orchestrator.events",
         "orchestrator.notification",

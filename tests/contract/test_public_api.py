@@ -70,13 +70,17 @@ NAMESPACES = {
     },
     "events": {
         "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
-        "ToolError", "AnswerLost",
+        "ToolError", "AnswerLost", "BranchEnded",
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
         "RunRecovered", "RolledBack", "TableRejected", "WorkAbandoned", "Fact", "Observer", "FinishReason",
         "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",
         "ModelRequestStarted", "ModelRequestRetried", "ModelRequestFinished", "TextDelta", "ReasoningDelta",
         "ToolArgumentsDelta", "ToolStarted", "ToolProgress", "ToolFinished", "QuestionAsked", "QuestionAnswered",
         "ChildRunStarted", "ChildRunFinished", "EventsDropped",
+    },
+    "branches": {
+        "ALL", "ANY", "Branch", "BranchResult", "BranchResults", "Fan", "Join", "Workflow", "WorkflowDeps",
+        "WorkflowResult", "ended", "fan_out", "first", "joined", "quorum",
     },
     "backtest": {
         "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",

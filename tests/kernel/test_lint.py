@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, GraphError
+from orchestrator.kernel.branch import Fan
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.lint import LintProblem, LintRule
@@ -80,6 +81,7 @@ GRAPH_CHANGES: dict[LintRule, Change] = {
     LintRule.INTERNAL_IN_WORKING_STATE: lambda: LLM_LOOP.extend(
         events=["note"], edges=[row("note", "process_tools", "process_tools")]
     ),
+    LintRule.BAD_BRANCHES: lambda: LLM_LOOP.extend(branches={"process_tools": Fan(max=0)}),
     LintRule.UNUSED_EVENT: lambda: LLM_LOOP.extend(events=["pause"]),
 }
 

@@ -163,13 +163,13 @@ async def test_a_parents_wrap_up_turn_is_not_lent() -> None:
 def test_a_share_is_of_what_is_left_and_never_nothing() -> None:
     root = account(Limits(max_input_tokens=1000, max_cost=2.0))
     root.add(Usage(600, 70, cost=1.0))
-    given = lend_limits(root.run.ctx, Limits(max_input_tokens=500, max_output_tokens=9), 0.5)
+    given = lend_limits(root, Limits(max_input_tokens=500, max_output_tokens=9), 0.5)
     assert (given.max_input_tokens, given.max_output_tokens, given.max_cost) == (200, 9, 0.5)
     root.add(Usage(600, cost=9.0))
-    given = lend_limits(root.run.ctx, Limits(), 0.5)
+    given = lend_limits(root, Limits(), 0.5)
     assert (given.max_input_tokens, given.max_output_tokens) == (1, 0)
     assert 0 < given.max_cost < 0.001
-    assert lend_limits(root.run.ctx, Limits(max_cost=7.0), 0.0) == Limits(max_cost=7.0)
+    assert lend_limits(root, Limits(max_cost=7.0), 0.0) == Limits(max_cost=7.0)
 
 
 # ---- what is served, seen from outside ----

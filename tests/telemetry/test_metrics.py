@@ -22,6 +22,7 @@ from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
 from orchestrator.kernel.fact import (
     FAILURES,
     AdmissionRejected,
+    BranchEnded,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -198,6 +199,7 @@ def test_every_metric_is_exposed_under_its_name_type_and_help(monkeypatch: pytes
     board.metrics.watch(engine)
     board.tell(started(), edge(), JournalWrite("loop", "r1", "memory", "append", 1, 0.001))
     board.tell(RunParked("loop", "r2", "ask", "waiting", 1.0))
+    board.tell(BranchEnded("loop", "r1", "act", 0, "r1:act.1:0", "completed", 1.0))
     families = {family.name: family for family in board.registry.collect()}
     for row in CATALOGUE:
         name = PREFIX + row.name.removesuffix("_total").removesuffix("_info")

@@ -294,14 +294,42 @@ class BudgetAccount(PayingAccount):
             raise
 
 
-def lend_limits(ctx: LoopContext, limits: Limits, share: float) -> Limits:
-    """Return the limits of a child run: its own, and at most `share` of the rest of each limit of `ctx`.
+@dataclass(slots=True, eq=False)
+class ChildBudget(BudgetAccount):
+    """Budget of the child runs of a run whose context has neither limits nor usage."""
+
+    own_limits: Limits = field(default_factory=lambda: Limits(max_iterations=0))
+    usage: Usage = NO_USAGE
+    """Usage of the child runs."""
+
+    def lend_from(self, lender: BudgetAccount | None) -> None:
+        """Set the account of the parent run, before the run is driven."""
+        self.lender = lender
+        self.__post_init__()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of all child runs together."""
+        return self.own_limits
+
+    @property
+    def used(self) -> Usage:
+        """The usage of the child runs."""
+        return self.usage
+
+    def add(self, used: Usage) -> None:
+        """Count the usage of a child run."""
+        self.usage = self.usage + used
+
+
+def lend_limits(account: BudgetAccount, limits: Limits, share: float) -> Limits:
+    """Return the limits of a child run: its own, and at most `share` of the rest of each limit of `account`.
 
     A share of 0 returns them unchanged. At least one token or one micro-unit is given, because 0 would mean no limit.
     """
     if not share:
         return limits
-    own, used = ctx.limits, ctx.spent.total
+    own, used = account.limits, account.used
 
     def part(limit: float, spent: float, least: float, own: float) -> float:
         rest = max(least, share * (limit - spent)) if limit else 0

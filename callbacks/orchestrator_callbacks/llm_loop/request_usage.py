@@ -152,7 +152,7 @@ def _stops_unpriced(run: LoopRun) -> bool:
     """Return whether a limit on cost ends a run when the cost of an answer is unknown: its own, or one above it."""
     account = run.deps.account
     return requires_price(run.ctx.limits) or (
-        account is not None and any(requires_price(one.run.ctx.limits) for one in account.ancestors)
+        account is not None and any(requires_price(one.limits) for one in account.ancestors)
     )
 
 
@@ -329,7 +329,7 @@ def usage_with_cost(run: LoopRun, response: Response) -> Usage:
     """Return the usage of an answer with its cost; a marked estimate if the server reported none."""
     if response.usage is None:
         accounts = () if run.deps.account is None else run.deps.account.ancestors
-        limits = run.ctx.limits, *(one.run.ctx.limits for one in accounts)
+        limits = run.ctx.limits, *(one.limits for one in accounts)
         return unreported(response, _input(run), pricing(run), run.ctx.spent.largest_cost, limits)
     if run.deps.price is None:
         return response.usage

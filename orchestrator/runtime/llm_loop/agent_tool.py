@@ -18,16 +18,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
+from orchestrator.errors import ConfigError, RunError, RunStopped, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.fact import Transition
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, output_limit
 from orchestrator.llm.port import check_params
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
+from orchestrator.machines.llm_loop.model import ChildUsage
+from orchestrator.runtime.branches.tree_usage import usage_of_children
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
 from orchestrator.runtime.llm_loop.run_record import may_have_sent_request, restored
@@ -48,6 +48,7 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
 if TYPE_CHECKING:
+    from orchestrator.runtime.facade import HumanInput
     from orchestrator.runtime.llm_loop.agent import Agent
 
 # ruff: noqa: SLF001 - one class with agent.py
@@ -141,9 +142,9 @@ class AgentTool:
         """Name of the agent; empty if it has none, or if a function returns the agent."""
         return "" if not hasattr(self.source, "name") else str(self.source.name)
 
-    def limits_of(self, ctx: LoopContext, own: Limits) -> Limits:
-        """Return the limits of a child run for a call by the run of `ctx`."""
-        return lend_limits(ctx, self._limits or own, self._share)
+    def limits_of(self, lender: BudgetAccount, own: Limits) -> Limits:
+        """Return the limits of a child run, of which `lender` is the account above."""
+        return lend_limits(lender, self._limits or own, self._share)
 
     async def __call__(self, context: ToolContext, task: str) -> str:
         """Run an agent.
@@ -161,7 +162,7 @@ class AgentTool:
             )
         call = ChildCall(context.idempotency_key, parent)
         child = member(parent.agent, self.child)
-        return _answer(await call.result(child, task, partial(self.limits_of, lender.run.ctx)))
+        return _answer(await call.result(child, task, partial(self.limits_of, lender)))
 
 
 def _account(run: LoopRun) -> BudgetAccount:
@@ -206,16 +207,25 @@ class ChildCall:
         self._guard.claim_child(run)
 
 
-def member(agent: Agent, child: Agent) -> Agent:
+def member(agent: HumanInput[Any], child: Agent) -> Agent:
     """Return a copy of `child` whose runs use the journal, the live runs and the engine of `agent`."""
-    found = agent._members.get(child)
+    members: dict[object, Agent] = vars(agent).setdefault("_members", {})
+    found = members.get(child)
     if found is None:
-        found = agent._members[child] = copy.copy(child)
-        found._members, found.hosting, found._declared = agent._members, agent.hosting, set()
-        answers = agent._asking.answers or not child._asking.answers
-        found._asking = agent._asking if answers else child._asking.of(found)
-        found._deps = replace(child._deps, points=agent.hosting.points_of_child(child.hosting))
+        found = members[child] = copy.copy(child)
+        found._declared = set()
         own, above = child._service, agent._service
+        asking: Any = getattr(agent, "_asking", None)  # only an agent has it
+        answers = asking is not None and (asking.answers or not child._asking.answers)
+        found._asking = asking if answers else child._asking.of(found)
+        hosting: Any = agent.hosting
+        points_of_child = getattr(hosting, "points_of_child", None)  # only an agent's has it
+        if points_of_child is not None:
+            found._members, found.hosting = members, hosting
+            found._deps = replace(child._deps, points=points_of_child(child.hosting))
+        else:
+            found._members = {}
+            found._deps = replace(child._deps, points=child.hosting.own_points)
         found._serve(
             own.runtime.on_journal_of(above.runtime),
             own.machine,
@@ -225,6 +235,9 @@ def member(agent: Agent, child: Agent) -> Agent:
             watching=(ChildWaitObserver(), found._asking),
             owner=above.driver.owner,
         )
+        if points_of_child is None:
+            found.hosting = found._make_hosting()
+            hosting.join(found.hosting)
     return found
 
 
@@ -255,22 +268,12 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
     `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven; `settings`
     are options of a new run. Raises RunExists if `run_id` is not a child of `parent`.
     """
-    path: Iterable[Transition] = ()
-    try:
-        head = await agent._service.journal.head(run_id)
-    except RunUnknown:
+
+    async def make() -> LoopRun:
         options = replace(settings, data={**stored_data(parent.data or {}, SHARED), **settings.data})
-        run = await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
-        run.parent_run_id = parent.run_id
-        agent._service.limit_time(run, None)
-    else:
-        if head.parent_run_id != parent.run_id:
-            raise RunExists(run_id)
-        if head.status == "ended":
-            return await agent._service.ended_result(run_id)
-        run, path = await agent._service.claim(run_id, None, f"run {parent.run_id}")
-    adopt(run)
-    return await agent._service.drive(run, path)
+        return await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
+
+    return await agent._service.drive_child(parent, run_id, make, adopt)
 
 
 def _answer(result: Result) -> str:
@@ -412,10 +415,19 @@ async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Us
     may be newer. An answer that may have been lost is counted by `request_usage.lost_answer_usage`.
     """
     found: dict[str, Usage] = {}
+    fan = stored.branches.get("fan")
+    if fan is not None and (fan["state"], fan["visit"]) == (stored.state, stored.seq):
+        prefix = f"{run.run_id}:{stored.state}.{stored.seq}:"  # the calls of the last turn count as before
+        found = await usage_of_children(agent._service.journal, run.run_id, prefix)
+        return _counted(run, found)
     async for owner, run_id in _children(agent, run, stored):
         used = await _used(owner, run_id)
         if used is not None:
             found[run_id] = used
+    return _counted(run, found)
+
+
+def _counted(run: LoopRun, found: dict[str, Usage]) -> dict[str, Usage]:
     below = run.ctx.spent.below
     if found or below is not None:
         below = below or ChildUsage()

@@ -60,6 +60,7 @@ class LoopHosting(Hosting):
 
     def obey(self, host: Host | None) -> None:
         """Set the host that is asked before each model and tool call, or None."""
+        super().obey(host)
         self._own_points.clear()
         if host is not None:
             self._own_points["before_llm_request"] = host.before_llm_request

@@ -31,6 +31,8 @@ class RunScope:
         "agent",
         "children",
         "leaves",
+        "on_change",
+        "queued",
         "run",
         "unattended",
         "waiting_children",
@@ -46,6 +48,10 @@ class RunScope:
         """Number of those that wait for a person, or have only waiting child runs."""
         self.unattended = False
         """Whether its caller waits for the result and gets no question."""
+        self.queued = 0
+        """Number of branches that will become child runs when others have ended."""
+        self.on_change: Callable[[], object] | None = None
+        """Called when a child run starts or stops to wait for a person."""
         self.leaves = False
         """Whether the run is left in the journal when all of its active child runs wait."""
         self._left = False
@@ -91,7 +97,7 @@ class RunScope:
         if self._since is None or self._left or self._task is None:
             return
         running = sum(result is None for result in getattr(self.run.ctx, "results", ())) > self.children
-        if running:
+        if running or self.queued:
             self._task.get_loop().call_later(_AGAIN, self._leave)
         else:
             self._left = True
@@ -143,6 +149,8 @@ class RunScope:
                     self.run, self.run.deps.clock.monotonic() - self._since
                 )
             self._since = None
+        if self.on_change is not None and waiting:
+            self.on_change()
         self._notify(stood)
 
     @property
@@ -193,12 +201,12 @@ class ChildRunGuard:
         if self._signal is not None:
             run.mailbox.post(self._signal)
 
-    def stop(self, cause: Exception | None) -> None:
-        """Cancel the child run, now or as soon as it exists, because its parent was stopped."""
+    def stop(self, cause: Exception | None, why: str = "the call was abandoned") -> None:
+        """Cancel the child run, now or as soon as it exists, because its parent was stopped; else `why`."""
         if self._signal is not None:
             return
         shutdown = isinstance(cause, CancelRequested) and cause.reason == "shutdown"
-        why = "the call was abandoned" if cause is None else f"its parent run was stopped: {cause}"
+        why = why if cause is None else f"its parent run was stopped: {cause}"
         by = "shutdown" if shutdown else f"run {self._parent}"
         self._signal = Signal(kind="cancel", id=secrets.token_hex(8), by=by, why=why)
         if self._run is not None:

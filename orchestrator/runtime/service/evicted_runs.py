@@ -48,7 +48,7 @@ class RunEvicted(Suspended):
         """Number of its last record."""
         self.state = run.cursor.state
         self.paused = run.cursor.parked_for == "paused"
-        self.conversation_id: str | None = run.ctx.conversation_id
+        self.conversation_id: str | None = getattr(run.ctx, "conversation_id", None)
 
 
 class EvictedRun:

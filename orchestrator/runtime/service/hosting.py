@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -100,7 +100,8 @@ class Hosting:
         self._driver, self._live, self._recovery = service.driver, service.live, service.recovery
         self._launched = bool(launch)
         self._stages = tuple(stages)
-        """Interfaces of the agents that execute stages of its runs."""
+        """Interfaces of the agents that execute stages or branches of its runs."""
+        self._host: Host | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -147,8 +148,19 @@ class Hosting:
         self._driver.limit_concurrency(None)
         self.obey(None)
 
+    @property
+    def host_points(self) -> Mapping[str, Sequence[Callable[..., Any]]]:
+        """The hooks of the host for calls of tools in branches."""
+        return {} if self._host is None else {"before_tool_execution": (self._host.before_tool_execution,)}
+
+    def join(self, child: Hosting) -> None:
+        """Add the interface of an agent or workflow whose runs are child runs of these: it obeys the same host."""
+        self._stages = (*self._stages, child)
+        child.obey(self._host)
+
     def obey(self, host: Host | None) -> None:
         """Set the host that is asked before each model and tool call, or None."""
+        self._host = host
         for stage in self._stages:
             stage.obey(host)
 

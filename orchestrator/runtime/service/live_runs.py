@@ -35,7 +35,7 @@ class RunRegistry:
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
         """Add a run, with its path so far. Raises RunExists if its id is active, ConfigError if its conversation is."""
-        conversation = run.ctx.conversation_id
+        conversation = getattr(run.ctx, "conversation_id", None)
         if run.run_id in self._runs:
             raise RunExists(run.run_id)
         if self._talking.get(conversation or "", run.run_id) != run.run_id:
@@ -126,7 +126,7 @@ class RunRegistry:
         run.follow(None)
         if isinstance(feed, RunFeed):
             feed.close()
-        self.free(run.ctx.conversation_id, run.run_id)
+        self.free(getattr(run.ctx, "conversation_id", None), run.run_id)
         path = (*self._earlier.pop(run.run_id, ()), *self._paths.pop(run.run_id))
         return path[-self._kept :]
 

@@ -44,6 +44,7 @@ def rebuilt(
     if stored.failure is not None:
         cursor.error, cursor.failure = restored_failure(stored.failure, graph.name, run.run_id)
     run.restore(cursor)
+    run.set_branches(stored.branches)
     # A pause is read at once, an answer or a message only when a hook reads it, so a pause may have overtaken
     # earlier ones. The whole inbox is read again; requests that the run has read are known by their ids.
     run.mailbox.forget(stored.handled)

@@ -22,6 +22,8 @@ from orchestrator.errors import (
     Held,
     OrchestratorError,
     OtherGraph,
+    RunExists,
+    RunUnknown,
     StoreDown,
     Suspended,
 )
@@ -271,9 +273,11 @@ class RunService(Generic[R]):
 
     def _set_end(self, run: Run[Any, Any], began: float) -> None:
         """Set the time (monotonic) by which a run must end, from its start."""
-        seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
+        limits = getattr(run.ctx, "limits", None)  # the context of a host's machine may have none
+        ends = getattr(limits, "max_seconds", 0.0), getattr(run.ctx, "deadline", 0.0)
+        seconds = [limit for limit in ends if limit]
         expires_at = began + min(seconds) if seconds else None
-        run.limit_time(expires_at, getattr(run.ctx.limits, "cancel_seconds", GRACE))
+        run.limit_time(expires_at, getattr(limits, "cancel_seconds", GRACE))
 
     async def drive(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
         """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended.
@@ -292,7 +296,8 @@ class RunService(Generic[R]):
             # No context managers here: every run keeps them while it waits.
             self.control.inbox.listen(run.run_id)
             try:
-                with scope(run.ctx.limits, make_logger=make_logger), RunScope(self.agent, run) as current:
+                limits = getattr(run.ctx, "limits", None)
+                with scope(limits, make_logger=make_logger), RunScope(self.agent, run) as current:
                     current.leaves, current.unattended = leaves, run.run_id in self.unattended
                     if self._may_evict(run, earlier):
                         run.evict_when_waiting(self.runtime.evict_after, partial(self._detach, run, current))
@@ -327,6 +332,34 @@ class RunService(Generic[R]):
                 self.runtime.retire(run.run_id)
             if end is not None or not run.control.evicted:
                 self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+
+    async def drive_child(
+        self,
+        parent: Run[Any, Any],
+        run_id: str,
+        make: Callable[[], Awaitable[Run[Any, Any]]],
+        adopt: Callable[[Run[Any, Any]], None],
+    ) -> R:
+        """Start or resume a child run and drive it to its end; for an ended one the result is only read.
+
+        `make` returns a new run; `adopt` gets the run before it is driven. Raises RunExists if `run_id` is not a
+        child of `parent`.
+        """
+        path: Iterable[Transition] = ()
+        try:
+            head = await self.journal.head(run_id)
+        except RunUnknown:
+            run = await make()
+            run.parent_run_id = parent.run_id
+            self.limit_time(run, None)
+        else:
+            if head.parent_run_id != parent.run_id:
+                raise RunExists(run_id)
+            if head.status == "ended":
+                return await self.ended_result(run_id)
+            run, path = await self.claim(run_id, None, f"run {parent.run_id}")
+        adopt(run)
+        return await self.drive(run, path)
 
     async def _open(self, run: Run[Any, Any], path: Iterable[Transition]) -> EvictedRun | None:
         """Add a run to the live runs; return the evicted run that it continues, whose reader follows it then.
@@ -431,7 +464,7 @@ class RunService(Generic[R]):
         if current.children or leaves:
             return False
         self.live.close(run)
-        self.live.reserve(run.ctx.conversation_id, run.run_id)
+        self.live.reserve(getattr(run.ctx, "conversation_id", None), run.run_id)
         return True
 
     # ---- stored runs ----
