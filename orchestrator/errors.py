@@ -351,6 +351,16 @@ class LimitReached(RunError):
         self.verdict = verdict
 
 
+class GuardrailRefused(RunError):
+    """A guardrail refused the input or the output; `verdict` is its refusal, `action` what that does to the run."""
+
+    def __init__(self, verdict: Any, action: str) -> None:
+        limit = f", limit {verdict.limit:g}" if verdict.limit else ""
+        why = f": {verdict.detail}" if verdict.detail else ""
+        super().__init__(f"guardrail {verdict.guard} refused (observed {verdict.observed:g}{limit}){why}")
+        self.verdict, self.action = verdict, action
+
+
 class JournalError(RunError):
     """A record could not be made durable, so the step that it announces did not happen."""
 

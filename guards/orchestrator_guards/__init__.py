@@ -49,6 +49,10 @@ from orchestrator_guards.condition import (
     joined,
     present,
 )
+from orchestrator_guards.guardrail import (
+    CheckedText,
+    Guardrail,
+)
 from orchestrator_guards.progress import (
     CHANGE_PATIENCE,
     MAX_PERIOD,
@@ -98,9 +102,11 @@ __all__ = [
     "WINDOW",
     "Analysis",
     "BlockedGate",
+    "CheckedText",
     "Escalation",
     "Fix",
     "Grade",
+    "Guardrail",
     "ObservedCall",
     "Policy",
     "Refusal",

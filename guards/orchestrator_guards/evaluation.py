@@ -3,7 +3,8 @@
 A turn evaluates several guards, so a row is a short list of plain values:
 
 - `[ok, guard, observed, limit]` if the function has the name of the guard and its inputs are (observed, limit);
-- `[ok, guard, observed, limit, function, *inputs]` for every other one, inputs in the order of its parameters.
+- `[ok, guard, observed, limit, function, *inputs]` for every other one, inputs in the order of its parameters;
+- `[ok, guard, observed, limit, guard, {parameter: input}, action]` for a guardrail of an agent.
 
 Inputs are numbers, closed words and digests. A tool is the digest of its key. The window of `progress` is its
 fingerprints, or the name of the field of the context that has them in the same journal; the reader replaces the name.
@@ -49,6 +50,13 @@ FUNCTIONS: Final[Mapping[str, Guard]] = MappingProxyType(
 """Name of a guard function -> the function."""
 
 
+class GuardrailRow(NamedTuple):
+    """The inputs of a guardrail by name, and the action of its refusal."""
+
+    inputs: Mapping[str, Any]
+    action: str
+
+
 class GuardEvaluation(NamedTuple):
     """One evaluation of a guard, as recorded."""
 
@@ -62,7 +70,17 @@ class GuardEvaluation(NamedTuple):
     @property
     def named(self) -> dict[str, Any]:
         """Return the inputs by parameter name; (observed, limit) for an unknown function."""
+        if (guardrail := self.guardrail) is not None:
+            return dict(guardrail.inputs)
         return dict(zip(_parameters(self.function), self.inputs, strict=False))
+
+    @property
+    def guardrail(self) -> GuardrailRow | None:
+        """What the row of a guardrail has beside its verdict; None for another guard."""
+        inputs = self.inputs
+        if len(inputs) == _OF_GUARDRAIL and isinstance(inputs[0], Mapping):
+            return GuardrailRow(inputs[0], str(inputs[1]))
+        return None
 
     def is_known(self, functions: Mapping[str, Guard] = FUNCTIONS) -> bool:
         """Return whether the guard can be evaluated again."""
@@ -133,12 +151,13 @@ def foreign_row(name: str, answer: object) -> Row:
     numbers = (answer.observed, answer.limit)
     return (
         (bool(answer.ok), str(answer.guard), *numbers)
-        if all(map(_is_plain, numbers))
+        if all(map(is_storable, numbers))
         else (bool(answer.ok), name)
     )
 
 
-def _is_plain(number: object) -> bool:
+def is_storable(number: object) -> bool:
+    """Return whether a value is a number that JSON and every journal can hold."""
     return isinstance(number, int | float) and math.isfinite(number) and abs(number) < _LARGEST
 
 
@@ -163,7 +182,7 @@ _GIVEN: Final = ("affordable", "progress", "repeated_success", "request_cost")
 """Functions whose inputs only their caller knows."""
 STANDARD: Final = frozenset(FUNCTIONS).difference(_ROWS, _GIVEN)
 """Guards whose inputs are (observed, limit): their row is `verdict[:4]`."""
-_SHORTEST, _STANDARD = 2, 4
+_SHORTEST, _STANDARD, _OF_GUARDRAIL = 2, 4, 2
 _LARGEST = 2**63
 
 

@@ -41,7 +41,7 @@ REASONS: Mapping[Outcome, frozenset[str]] = {
     Outcome.BUDGET_EXCEEDED: _BUDGETS,
     Outcome.NO_PROGRESS: _STALLS,
     Outcome.CANCELLED: frozenset(("caller", "shutdown")),
-    Outcome.REJECTED: frozenset(("operator",)),
+    Outcome.REJECTED: frozenset(("guardrail", "operator")),
     Outcome.FAILED: frozenset(
         (
             "llm_error",
@@ -53,6 +53,7 @@ REASONS: Mapping[Outcome, frozenset[str]] = {
             "planner_blocked",
             "completion_invalid",
             "guard_error",
+            "guardrail",
             "callback_error",
             "invalid_transition",
             "journal_error",

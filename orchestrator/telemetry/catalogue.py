@@ -410,11 +410,12 @@ RETRY_REASONS = (
     "connection",
     "schema_invalid",
     "truncated",
+    "guardrail",
     "other",
 )
 RETRIED: Mapping[str, tuple[str, ...]] = {
     "llm": ("rate_limited", "timeout", "server_error", "connection", "other"),
-    "completion": ("schema_invalid", "truncated", "other"),
+    "completion": ("schema_invalid", "truncated", "guardrail", "other"),
 }
 """Operation -> reasons of its retries: series of these pairs exist from the start."""
 BACKENDS = ("memory", "sqlite", "postgres")

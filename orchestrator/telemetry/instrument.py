@@ -77,6 +77,8 @@ FOLDED = {
 
 EXHAUSTED = ("llm", "completion", "compaction", "memory")
 """Operations that can fail after their last try, of a machine with models."""
+GUARDRAIL = "guardrail"
+"""A reason of endings and retries that only an agent with guards of its own can have."""
 OF_STAGES = frozenset(("max_task_attempts", "max_qa_cycles", "planner_blocked", "stage_error"))
 """Reasons of the ends of machines whose stages ask models by child runs, and not of a machine with models."""
 OF_INVENTED = ("error", "denied")
@@ -953,6 +955,7 @@ class Instruments:
         budgets: Iterable[str] | None = None,
     ) -> None:
         """Create every series of these names at 0. `models` are (provider, model)."""
+        guards = tuple(guards)
         names = self._machines.get(graph.name)
         if names is None:
             if len(self._machines) >= CAPS["machine"]:
@@ -984,12 +987,24 @@ class Instruments:
         for provider, model in pairs or [("", "")]:
             models_too = {"provider": [provider], "model": [model]} if model else {}
             self._precreate(known | models_too)
-        self._create_chosen(graph, (names.name, label), pairs, is_priced=currency is not None)
+        unlikely = (OF_STAGES if pairs else frozenset()) | (
+            frozenset() if guards else frozenset((GUARDRAIL,))
+        )
+        self._create_chosen(graph, (names.name, label), pairs, unlikely, is_priced=currency is not None)
 
     def _create_chosen(
-        self, graph: Graph, run: tuple[str, str], models: Sequence[tuple[str, str]], *, is_priced: bool
+        self,
+        graph: Graph,
+        run: tuple[str, str],
+        models: Sequence[tuple[str, str]],
+        unlikely: frozenset[str],
+        *,
+        is_priced: bool,
     ) -> None:
-        """Create the series of rows of which not every combination can occur. `models` are (provider, model)."""
+        """Create the series of rows of which not every combination can occur.
+
+        `models` are (provider, model), and `unlikely` the reasons that these runs cannot have.
+        """
         names, count = self._machines[graph.name], self.counters
         for provider, model in models if is_priced else ():
             count["llm_cost_micros_total", *run, provider, model]
@@ -997,12 +1012,12 @@ class Instruments:
         for source, event, dest in sorted(names.edges):
             count["transitions_total", *run, source, event, dest]
         for outcome, reasons in REASONS.items():
-            for reason in sorted(reasons - OF_STAGES if models else reasons):
+            for reason in sorted(reasons - unlikely):
                 count["runs_completed_total", *run, outcome.value, reason]
         if run[1] in self.objectives:
             count["runs_slow_total", *run]
         for operation, failures in RETRIED.items():
-            for reason in failures:
+            for reason in sorted(set(failures) - unlikely):
                 count["retries_total", *run, operation, reason]
         for state in sorted(graph.branches):
             for word in BRANCHES:

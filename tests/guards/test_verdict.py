@@ -84,6 +84,7 @@ def test_the_public_names_exist_and_nothing_else_is_public() -> None:
         "condition",
         "evaluation",
         "gate",
+        "guardrail",
         "money",
         "quality",
         "repetition",

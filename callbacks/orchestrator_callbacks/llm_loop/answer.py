@@ -78,14 +78,15 @@ def _read_value(ctx: LoopContext, response: Response, spec: OutputSpec) -> str |
     return None
 
 
-def request_another(run: LoopRun, issue: str) -> bool:
+def request_another(run: LoopRun, issue: str, reason: str = "") -> bool:
     """Add the feedback after the unusable answer, and remove the previous answer and feedback.
 
     Returns False if no other request is possible and the answer is a cut text: that is better than no answer. For any
-    other answer it raises CompletionError when no retry is left, LimitReached when another budget refuses.
+    other answer it raises CompletionError when no retry is left, LimitReached when another budget refuses. `reason` is
+    the reason in facts, by default that of the answer.
     """
     ctx = run.ctx
-    reason = retry_reason(ctx)
+    reason = reason or retry_reason(ctx)
     attempts, most = ctx.completion.retries, ctx.limits.completion_retries
     allowed = completion_retries(attempts, most or -1)  # 0 is unlimited for the guard, but off here
     record_guards(run, (allowed,))

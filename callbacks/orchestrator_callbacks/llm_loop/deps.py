@@ -24,6 +24,7 @@ from orchestrator.tools.sampling import Sampler
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around, ReadArguments, ToolCollection
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
+from orchestrator_guards import Guardrail
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. Its result replaces its argument; None keeps the argument."""
@@ -149,6 +150,8 @@ class LoopDeps:
     """(model, max_cost) pairs whose unknown price was logged already."""
     points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
     validators: tuple[OutputValidator, ...] = ()
+    input_guards: tuple[Guardrail, ...] = ()
+    output_guards: tuple[Guardrail, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""

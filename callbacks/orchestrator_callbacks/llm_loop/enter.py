@@ -12,6 +12,7 @@ from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 from orchestrator_callbacks.llm_loop import (
     answer,
     compaction,
+    guardrail,
     memory,
     request_usage,
     tool_work,
@@ -29,7 +30,9 @@ TOOLS_EXECUTED = LoopEvent.TOOLS_EXECUTED
 
 
 async def enter_init(run: LoopRun) -> LoopEvent:
-    """Insert messages of the memory before the conversation."""
+    """Check the input, then insert messages of the memory before the conversation."""
+    if run.deps.input_guards:
+        guardrail.check_input(run)
     await memory.prepare(run)
     return LoopEvent.START_LOOP
 
@@ -129,6 +132,8 @@ async def enter_handle_completion(run: LoopRun) -> LoopEvent:
         return LoopEvent.COMPLETION_RETRY
     issue = await answer.validate(run)
     if issue is None:
+        if run.deps.output_guards and guardrail.requests_another(run):
+            return LoopEvent.COMPLETION_RETRY
         return LoopEvent.COMPLETION_SUCCESS
     answer.request_another(run, issue)  # never False: `validate` returns no issue about an incomplete answer
     return LoopEvent.COMPLETION_RETRY

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 from orchestrator.errors import (
     CancelRequested,
     DeadlineExceeded,
+    GuardrailRefused,
     LimitReached,
     Refused,
     RejectRequested,
@@ -202,6 +203,8 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
         return Ending(Outcome.CANCELLED, error.reason)
     if isinstance(error, DeadlineExceeded):
         return Ending(Outcome.BUDGET_EXCEEDED, "time")
+    if isinstance(error, GuardrailRefused):
+        return Ending(Outcome.REJECTED if error.action == "refuse" else Outcome.FAILED, "guardrail")
     verdict = refusal(run)
     return Ending(Outcome.FAILED, reason_of(run, error)) if verdict is None else _of_verdict(verdict)
 

@@ -11,10 +11,11 @@ It ends at a restart that only one of the policies has: a model that starts agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import may_continue, may_restart, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.limits import Limits
@@ -28,6 +29,7 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import (
+    Guardrail,
     Verdict,
     completion_retries,
     cost_unknown,
@@ -42,7 +44,9 @@ from orchestrator_guards.evaluation import FUNCTIONS, given, read_row, row_of
 STOP: Final = "stop"
 WRAP_UP: Final = "wrap_up"
 RESTART: Final = "restart"
-"""Ends of a decision: the run ends, it gets its last turn, it starts again from its first messages."""
+RETRY: Final = "retry"
+"""Ends of a decision: the run ends, it gets its last turn, it starts again from its first messages, it gives a better
+answer."""
 
 
 class Unknowable(Exception):
@@ -126,6 +130,8 @@ class Evaluator:
         match point.kind:
             case "calls" | "completion" if late is not None:
                 return Decision(point.kind, STOP, late, rows=own.rows)
+            case "input" | "output":
+                return self._guardrails(point)
             case "request":
                 return self._request(point)
             case "calls":
@@ -139,6 +145,23 @@ class Evaluator:
         """Return the refusal of a run that was interrupted in the state before this record; None if it was not."""
         most = self._ctx.limits.max_seconds
         return elapsed(most, most) if most and point.t > most else None
+
+    # ---- guardrails ----
+
+    def _guardrails(self, point: Point) -> Decision:
+        """Decide about the input or the output: by the policy's guardrails, else by the recorded verdicts."""
+        found = [read_row(row) for row in point.rows]
+        checks = self._policy.input_guards if point.kind == "input" else self._policy.output_guards
+        if checks is None:
+            decided = [(one.verdict, one.guardrail.action) for one in found if one.guardrail is not None]
+        else:
+            known = {name: value for one in found for name, value in one.named.items()}
+            decided = [(_decided_by(check, known), check.on_refusal) for check in checks]
+        for verdict, action in decided:
+            if not verdict.ok:
+                end = RETRY if action == "retry" and not self._ctx.wrapping_up else STOP
+                return Decision(point.kind, end, verdict)
+        return Decision(point.kind)
 
     # ---- a request ----
 
@@ -329,6 +352,21 @@ class Evaluator:
         return Decision(kind, end, refusal, warned=warned, window=self._window, rows=self._own.rows)
 
 
+def _decided_by(check: Guardrail, known: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of a guardrail on recorded inputs. Raises Unknowable, ConfigError."""
+    if missing := [name for name in check.parameters if name not in known]:
+        raise Unknowable(f"its records do not have {missing[0]!r}, which guardrail {check.name!r} needs")
+    try:
+        verdict = check.decide(known)
+        if check.decide(known) == verdict:
+            return verdict
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    raise ConfigError(
+        f"guardrail {check.name} gave two answers to the same inputs; a guardrail must be a pure function"
+    )
+
+
 _SOME: Final = cast("Any", [None])
 """Stands for the messages of a run, of which only the number counts here."""
 
@@ -416,7 +454,8 @@ def prove(trace: RunTrace) -> list[Decision]:
     found: list[Decision] = []
     for point in trace.points:
         decision = evaluator.decide(point)
-        if (problem := _disproof(point, decision)) is not None:
+        by_host = point.kind in {"input", "output"}  # the host's functions: their verdicts stay as recorded
+        if not by_host and (problem := _disproof(point, decision)) is not None:
             raise Unproved(f"record {point.seq}: {problem}")
         found.append(decision)
     return found
@@ -435,6 +474,9 @@ def compare(trace: RunTrace, policy: Policy, recorded: Sequence[Decision] | None
     plain = trace.run_id, trace.agent, trace.outcome, trace.reason
     if trace.problem:
         return RunComparison(*plain, "none", left_out=trace.problem)
+    if (stage := _without_guardrails(trace, policy)) is not None:
+        why = f"its records have no inputs of {stage}: its agent had no such guardrails"
+        return RunComparison(*plain, "none", left_out=why)
     try:
         found = _compared(trace, policy, prove(trace) if recorded is None else recorded)
     except Unproved as error:
@@ -444,6 +486,15 @@ def compare(trace: RunTrace, policy: Policy, recorded: Sequence[Decision] | None
     except Unknowable as error:
         return RunComparison(*plain, "none", left_out=str(error))
     return RunComparison(*plain, found.pop("change", "none"), **found)
+
+
+def _without_guardrails(trace: RunTrace, policy: Policy) -> str | None:
+    """Return the stage of guardrails of the policy at which the run has no record of any, although it was there."""
+    kinds = {point.kind for point in trace.points}
+    if policy.input_guards and "input" not in kinds:
+        return "input_guards"
+    answered = trace.outcome in {Outcome.COMPLETED, Outcome.PARTIAL}
+    return "output_guards" if policy.output_guards and answered and "output" not in kinds else None
 
 
 def _disproof(point: Point, decision: Decision) -> str | None:
@@ -494,7 +545,7 @@ def _compared(trace: RunTrace, policy: Policy, recorded: Sequence[Decision]) -> 
         decision = evaluator.decide(step.point)
         change = _change(step.recorded, decision)
         if change == "stop":
-            return first | _stop(trace, step.point, decision, steps, assumed=bool(first))
+            return first | _stop(trace, step, decision, steps, assumed=bool(first))
         first, blocked = first or blocked, {}
         if change == "none":
             continue
@@ -550,6 +601,10 @@ _END_CHANGE: Final[dict[tuple[str, str], Change]] = {
     (RESTART, STOP): "stop",
     (RESTART, WRAP_UP): "stop",
     (WRAP_UP, STOP): "stop",
+    (RETRY, STOP): "stop",
+    (RETRY, ""): "stop",
+    ("", RETRY): "open_end",
+    (STOP, RETRY): "open_end",
     (STOP, ""): "open_end",
     (STOP, WRAP_UP): "open_end",
     (STOP, RESTART): "open_end",
@@ -581,13 +636,16 @@ _GUARD_OF: Final = {"warning": "no_progress", "feedback": "completion_retries"}
 
 
 def _stop(
-    trace: RunTrace, point: Point, decision: Decision, later: Iterator[_Step], *, assumed: bool
+    trace: RunTrace, step: _Step, decision: Decision, later: Iterator[_Step], *, assumed: bool
 ) -> dict[str, Any]:
-    found = _difference(point, decision, decision)
-    end = point
+    point = end = step.point
+    accepts = point.kind == "output" and not decision.end  # an answer that was refused is the output
+    found = _difference(point, decision, step.recorded if accepts else decision)
     if point.kind == "calls":  # the turn is completed: its other calls run
         end = next((step.point for step in later if step.point.kind == "turn"), point)
     saved, effect = _saving(trace, end), _effect(trace)
+    if accepts and effect == "harm":
+        effect = "undecided"
     if assumed:
         return {"assumed": found, "assumed_effect": effect, "assumed_saved": saved}
     return {"change": "stop", "difference": found, "effect": effect, "saved": saved}

@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.runtime.backtest.trace import limits_of, named
+from orchestrator.runtime.llm_loop.composition import STAGES, guardrails
 from orchestrator_guards import Verdict
 
 HostGuard = Callable[..., Any]
@@ -50,6 +51,8 @@ class Policy:
         limits: Members of `Limits` that replace those of each run; the others stay as recorded. 0 is off.
         guards: Guards of the host, evaluated at each decision about another turn, after the shipped ones. Each is a
             pure function whose parameters are some of `INPUTS`.
+        input_guards, output_guards: Guardrails in place of those of the runs, evaluated on the inputs that the records
+            have under the same names. None keeps the recorded verdicts, and an empty list has no guardrails.
 
     Raises:
         ConfigError: A limit is unknown or invalid, or a parameter of a guard is not one of `INPUTS`.
@@ -60,6 +63,8 @@ class Policy:
 
     limits: Mapping[str, Any] = field(default_factory=dict)
     guards: Sequence[Any] = ()
+    input_guards: Sequence[Any] | None = None
+    output_guards: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         checked = Limits(**self.limits)
@@ -72,6 +77,9 @@ class Policy:
             self, "limits", MappingProxyType({name: getattr(checked, name) for name in self.limits})
         )
         object.__setattr__(self, "guards", tuple(HostGuardCall.of(guard) for guard in self.guards))
+        stages = {stage: getattr(self, stage) for stage in STAGES}
+        for stage, checks in guardrails(**{k: v for k, v in stages.items() if v is not None}).items():
+            object.__setattr__(self, stage, checks)
 
     @property
     def ignored(self) -> tuple[str, ...]:

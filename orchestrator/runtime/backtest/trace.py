@@ -23,11 +23,12 @@ from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 from orchestrator.tools.result import RETURNED
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
-from orchestrator_guards.evaluation import GUARDS
+from orchestrator_guards.evaluation import GUARDS, read_row
 from orchestrator_guards.progress import digest
 
-Kind = Literal["request", "calls", "turn", "completion"]
-"""A request to the model, the calls of its answer, the decision about another turn, an unusable final answer."""
+Kind = Literal["input", "request", "calls", "turn", "output", "completion"]
+"""The guardrails of the input, a request to the model, the calls of its answer, the decision about another turn, the
+guardrails of the output, an unusable final answer."""
 FORMAT: Final = "orchestrator-trace/1"
 """The format of an exported trace."""
 Row = Sequence[Any]
@@ -229,6 +230,7 @@ def fingerprint_of(plain: Iterable[Any]) -> TurnFingerprint:
 
 
 _KINDS: Final[Mapping[str, Kind]] = {
+    LoopState.INIT: "input",
     LoopState.AWAIT_LLM: "request",
     LoopState.UPDATE_BUDGETS: "turn",
     LoopState.HANDLE_COMPLETION: "completion",
@@ -409,6 +411,12 @@ class _TraceReader:
         kind = _KINDS.get(source, "calls")
         body = record.body
         rows = list(body.get(GUARDS) or ())
+        if guardrails := [row for row in rows if read_row(row).guardrail is not None]:
+            rows = [row for row in rows if row not in guardrails]
+            stage: Kind = "output" if kind == "completion" else "input"
+            self.trace.points.append(self._point(stage, record, before, guardrails))
+        if kind == "input":
+            return
         if kind in {"turn", "completion"} and not rows and body.get("event") in _UNDECIDED:
             return
         point = self._point(kind, record, before, rows)
@@ -420,7 +428,7 @@ class _TraceReader:
     def _point(self, kind: Kind, record: Record, before: _Position, rows: list[Any]) -> Point:
         context, body = self._stored.context, record.body
         spent = context["spent"]
-        decided = kind in {"turn", "completion"}  # its counters changed before the decision
+        decided = kind in {"turn", "output", "completion"}  # its counters changed before the decision
         point = Point(
             kind=kind,
             seq=record.seq,
@@ -445,7 +453,7 @@ class _TraceReader:
             self._add_calls(point, before)
         elif kind == "turn":
             self._add_turn(point)
-        else:
+        elif kind == "completion":
             point.streaks = context["progress"]["error_streaks"]
             point.warned = bool(context["progress"]["warning"])
             if context["turns"] and point.limits["max_no_progress"]:

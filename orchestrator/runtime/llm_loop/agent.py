@@ -73,6 +73,7 @@ from orchestrator_callbacks.llm_loop.admission import definition_of, refuse_unkn
 from orchestrator_callbacks.llm_loop.answer import V, as_validator
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
 from orchestrator_callbacks.llm_loop.request_usage import lost_answer_usage, refuse_unpriced
+from orchestrator_guards import Guardrail, Verdict
 
 if TYPE_CHECKING:
     from typing import _SpecialForm as SpecialForm
@@ -106,6 +107,8 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
     memory: Memory | None
     deps: DepsT | DepsFactory[DepsT] | None
     params: Mapping[str, Any] | None
+    input_guards: Iterable[Guardrail | Callable[..., Verdict | bool]]
+    output_guards: Iterable[Guardrail | Callable[..., Verdict | bool]]
     runtime: Runtime | None
     journal: Journal | None
     observers: Iterable[Observer] | None
@@ -125,6 +128,8 @@ class AgentChanges(TypedDict, total=False):
     instructions: str | RunFunction | None
     deps: Any
     params: Mapping[str, Any] | None
+    input_guards: Iterable[Guardrail | Callable[..., Verdict | bool]]
+    output_guards: Iterable[Guardrail | Callable[..., Verdict | bool]]
     name: str | None
     version: str | None
     journal: Journal
@@ -159,6 +164,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         deps: Handles of the host, for tools, or a factory: a function that makes them from the RunContext of each run,
             also when it is resumed. Functions may be sync (called in a thread) or async.
         params: Parameters of every model request.
+        input_guards, output_guards: Guardrails (`orchestrator_guards.Guardrail`, or pure functions that return a
+            Verdict) for the prompt of each run and for its final answer.
         runtime: How its runs are executed: journal, observers, clock, migrations and prices. Agents can share it.
         journal, observers: A shortcut for a Runtime of its own with this journal and these observers.
         ask: An async function that answers the questions of its runs, also after a resume: from a Question it returns
@@ -214,6 +221,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         memory: Memory | None = None,
         deps: Any = None,
         params: Mapping[str, Any] | None = None,
+        input_guards: Iterable[Guardrail | Callable[..., Verdict | bool]] = (),
+        output_guards: Iterable[Guardrail | Callable[..., Verdict | bool]] = (),
         runtime: Runtime | None = None,
         journal: Journal | None = None,
         observers: Iterable[Observer] | None = None,
@@ -243,6 +252,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             points=points,
             agent=str(data.get("agent", "")),
             host=self._source.host,
+            **compose.guardrails(input_guards=input_guards, output_guards=output_guards),
         )
         self._codec = loop_codec(launch)
         self._declared: set[object] = set()
@@ -526,10 +536,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         found._instructions = given.get("instructions", self._instructions)
         found._members = {}
         own, points = self._deps, self.hosting.own_points
+        guards = compose.guardrails(**{name: given[name] for name in compose.STAGES if name in given})
         common: dict[str, Any] = {
             "points": points,
             "host": found._source.host,
             "agent": str(data.get("agent", "")),
+            **{name: guards.get(name, getattr(own, name)) for name in compose.STAGES},
         }
         if given.keys() & {"model", "tools", "output_type", "retry", "params", "memory"}:
             found._deps = compose.handles(
@@ -542,6 +554,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
                 memory=given.get("memory", own.memory),
                 price=own.price,
                 stored_result=own.stored_result,
+                validators=own.validators,
                 **common,
             )
             if "output_type" not in given:
@@ -631,12 +644,13 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
     def _declare(self, service: RunService[Any]) -> None:
         offers = self._deps.tools.offers
-        names = service.machine.graph.fingerprint, self._deps.model, *(spec.name for spec in offers)
+        guards = [one.name for one in (*self._deps.input_guards, *self._deps.output_guards)]
+        names = service.machine.graph.fingerprint, self._deps.model, *(spec.name for spec in offers), *guards
         if names not in self._declared:  # variants share this set
             self._declared.add(names)
             budgets = enabled_budgets(self._limits)
             labels = compose.labels(self._deps.llm, offers)
-            service.announce(self._limits.max_seconds, budgets=budgets, **labels)
+            service.announce(self._limits.max_seconds, guards, budgets=budgets, **labels)
 
     def _restore(self, stored: StoredRun, records: Sequence[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
         model = self._source.models.get(stored.run_id)
@@ -711,6 +725,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
                 retry=handles.retry,
                 memory=handles.memory,
                 params=handles.params,
+                input_guards=handles.input_guards,
+                output_guards=handles.output_guards,
                 runtime=runtime,
                 launch=self._launch,
                 **on,

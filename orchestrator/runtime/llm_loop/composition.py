@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
@@ -16,6 +17,7 @@ from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet, ToolSource
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, Point, ToolProvider, split
+from orchestrator_guards.guardrail import Guardrail, guardrails_of
 
 
 def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
@@ -46,6 +48,29 @@ def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
         sampler=RunSampler,
         **others,
     )
+
+
+STAGES: Final = ("input_guards", "output_guards")
+"""Arguments of an agent with guardrails."""
+
+
+def guardrails(**given: object) -> dict[str, tuple[Guardrail, ...]]:
+    """Return the guardrails of the stages. Raises ConfigError, also for a `retry` of an input."""
+    found: dict[str, tuple[Guardrail, ...]] = {}
+    for stage, checks in given.items():
+        if isinstance(checks, Mapping | str) or not isinstance(checks, Iterable):
+            raise ConfigError(f"{stage} is {checks!r:.80}; give a list: {stage}=[my_check]")
+        try:
+            found[stage] = guardrails_of(checks)
+        except ValueError as error:
+            raise ConfigError(f"{stage}: {error}") from error
+    for guardrail in found.get("input_guards", ()):
+        if guardrail.on_refusal == "retry":
+            raise ConfigError(
+                f"input_guards: guardrail {guardrail.name!r} has on_refusal='retry', but no model has answered yet; "
+                "give 'refuse' or 'end'"
+            )
+    return found
 
 
 def labels(llm: LLM, tools: Iterable[ToolSpec]) -> dict[str, Any]:

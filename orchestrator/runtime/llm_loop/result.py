@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from orchestrator import around
 from orchestrator.errors import (
     BudgetExceeded,
+    GuardrailRefused,
     LLMError,
     NoProgress,
     RunCancelled,
@@ -115,7 +116,8 @@ def ended_as(ended: BaseResult, why: str = "") -> str:
 
     The kind of a model's error stands beside the reason: `llm_error` alone does not say what to do.
     """
-    told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
+    verdict = None if isinstance(ended.error, GuardrailRefused) else ended.verdict
+    told = why or (str(ended.error or "") if verdict is None else verdict.explain())
     kind = f", {ended.error.kind}" if isinstance(ended.error, LLMError) else ""
     return f"ended as {ended.outcome.value} ({ended.reason}{kind})" + (f": {told}" if told else "")
 

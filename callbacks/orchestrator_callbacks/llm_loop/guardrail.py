@@ -1,0 +1,112 @@
+"""Guardrails of an agent: its input before the first request, its output before the run completes.
+
+All guardrails of a stage are evaluated and recorded; the first refusal decides. A refused text does not enter the
+conversation: a refused prompt is removed from the messages, a refused answer as soon as the model has given another,
+and a note replaces the one that ends the run. All of them stay in the records that were written before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic_core import to_json
+
+from orchestrator.errors import CompletionError, GuardrailRefused
+from orchestrator.kernel.fact import GuardEvaluated
+from orchestrator.llm.message import Message
+from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
+from orchestrator_callbacks.llm_loop import answer
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import CheckedText, Guardrail
+from orchestrator_guards.guardrail import GuardrailVerdict
+
+WITHHELD = "(This answer was withheld by the guardrail {guard}.)"
+
+
+def check_input(run: LoopRun) -> None:
+    """Check the new messages of a run: those behind the last answer of the model. Raises GuardrailRefused."""
+    ctx = run.ctx
+    messages = ctx.messages
+    start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role in _SAID), 0)
+    new = [message for message in messages[start:] if message.role == "user"]
+    text = "\n".join(message.text for message in new)
+    attachments = sum(
+        part.get("type") != "text"
+        for message in new
+        if message.content and not isinstance(message.content, str)
+        for part in message.content
+    )
+    found = _evaluate(run, run.deps.input_guards, CheckedText(text, text, attachments), LoopEvent.START_LOOP)
+    if found is None:
+        return
+    ctx.messages = [*messages[:start], *(one for one in messages[start:] if one.role != "user")]
+    ctx.base = len(ctx.messages)
+    ctx.fault, ctx.verdict = "guardrail", found.verdict
+    raise GuardrailRefused(found.verdict, found.guardrail.on_refusal)
+
+
+_SAID = ("assistant", "tool")
+
+
+def requests_another(run: LoopRun) -> bool:
+    """Check the output; return whether a better answer was requested. Raises GuardrailRefused, LimitReached."""
+    ctx = run.ctx
+    if ctx.output is None:
+        return False
+    text = ctx.output if isinstance(ctx.output, str) else to_json(ctx.output, fallback=str).decode()
+    checked = CheckedText(ctx.output, text)
+    found = _evaluate(run, run.deps.output_guards, checked, LoopEvent.COMPLETION_SUCCESS)
+    if found is None:
+        _drop_refused_answer(ctx)
+        return False
+    ctx.output = ctx.completion.output = None
+    error = GuardrailRefused(found.verdict, found.guardrail.on_refusal)
+    if error.action == "retry" and not ctx.wrapping_up:
+        try:
+            if answer.request_another(run, found.verdict.detail or str(error), "guardrail"):
+                return True
+        except CompletionError:  # no retry is left
+            pass
+    _drop_refused_answer(ctx)
+    note = Message("assistant", WITHHELD.format(guard=found.verdict.guard))
+    ctx.messages = [*ctx.messages[:-1], note]  # not shorter by the answer: it is a turn of the conversation
+    ctx.response = None if ctx.response is None else replace(ctx.response, content=note.content)
+    ctx.fault, ctx.verdict = "guardrail", found.verdict
+    raise error
+
+
+def _drop_refused_answer(ctx: LoopContext) -> None:
+    """Remove the last answer that was requested again, with its feedback, once the run needs them no more."""
+    mark = ctx.completion.mark
+    if mark >= 0:
+        ctx.messages = ctx.messages[:mark] + ctx.messages[mark + 2 :]
+        ctx.completion.mark = -1
+
+
+def _evaluate(
+    run: LoopRun, guardrails: Sequence[Guardrail], checked: CheckedText, event: LoopEvent
+) -> GuardrailVerdict | None:
+    """Evaluate, record and publish all guardrails of a stage; return the first refusal, or None."""
+    try:
+        found = [guardrail.evaluate(checked) for guardrail in guardrails]
+    except ValueError:
+        run.ctx.fault = "guard_error"
+        raise
+    run.attach_guards([one.row for one in found])
+    if GuardEvaluated in run.writes.observed_kinds:
+        for _, verdict, _ in found:
+            result = "allow" if verdict.ok else "deny"
+            run.emit(
+                GuardEvaluated(
+                    run.graph.name,
+                    run.run_id,
+                    run.cursor.state,
+                    event,
+                    verdict.guard,
+                    result,
+                    verdict.observed,
+                    verdict.limit,
+                )
+            )
+    return next((one for one in found if not one.verdict.ok), None)
