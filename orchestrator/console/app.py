@@ -242,6 +242,8 @@ def _routes(console: Console) -> list[Route | Mount]:
         get("/records/{run_id:path}", run_page.records),
         get("/inbox", inbox_page.inbox),
         post("/answer/{run_id:path}", inbox_page.answer),
+        get("/answers", inbox_page.preview),
+        post("/answers", inbox_page.post),
         get("/machines", machines_page.machines),
         get("/health", health_page.health),
         get("/compare", runs_page.compare),

@@ -303,6 +303,33 @@ def environment() -> Environment:
     return made
 
 
+LOOKS: Final = 30.0
+"""Seconds for which a person looks at a question after a request of its page: an open page asks every 10 s."""
+
+
+@dataclass(slots=True)
+class Viewers:
+    """Who looks at the questions of which run, in this process."""
+
+    _seen: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
+    """Run and session -> name of the person, and time of the last request."""
+
+    def look(self, run_id: str, session: str, name: str) -> None:
+        """Record a request."""
+        now = time.monotonic()
+        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[1] < LOOKS}
+        self._seen[run_id, session] = (name, now)
+
+    def others(self, run_id: str, session: str) -> list[str]:
+        """Return the names of the people of other sessions who look at the questions of a run."""
+        now = time.monotonic()
+        return sorted(
+            name
+            for (seen_run, seen_session), (name, at) in self._seen.items()
+            if seen_run == run_id and seen_session != session and now - at < LOOKS
+        )
+
+
 @dataclass(slots=True)
 class Console:
     """The parts that every page uses."""
@@ -316,6 +343,7 @@ class Console:
     """The journal, as the header names it, without a password."""
     feed: Feed
     templates: Environment = field(default_factory=environment)
+    viewers: Viewers = field(default_factory=Viewers)
     machines: dict[str, MachineReader] = field(default_factory=dict)
     """Machine -> the reader of its runs."""
     backtests: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))

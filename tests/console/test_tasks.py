@@ -11,7 +11,7 @@ from orchestrator import RetryPolicy, SqliteJournal
 from orchestrator.errors import LLMError
 from orchestrator.providers.scripted import call
 from tests.console.browsing import Person, Processes, Task, in_a_loop, overflow, violations
-from tests.console.stored import agent, said
+from tests.console.stored import agent, leave_asking, said
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -94,4 +94,41 @@ def test_the_list_says_what_each_run_is_about_after_one_click(
     page.get_by_role("link", name="Show tasks").wait_for()
     assert "Refund" not in page.content()
     assert task.effort == (2, 0)
+    assert ann.said == []
+
+
+async def leave_many(path: Path) -> None:
+    """Leave more waiting runs than a page of the inbox has."""
+    async with SqliteJournal(path) as journal:
+        for number in range(52):
+            await leave_asking(journal, f"asks-{number:02}", note=f"invoice {number}")
+
+
+@VIEWS
+def test_two_calls_of_the_second_page_of_the_inbox_are_rejected_with_six_clicks_and_a_reason(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_many(processes.journal))
+    ann = Person.at(browser, processes.console("--operate"), width=width, scheme=scheme)
+    page = ann.page("/inbox")
+    task = Task(page)
+    page.get_by_text("52 runs wait for a person").wait_for()
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("link", name="Next", exact=True))
+    page.get_by_text("51 to 52 of 52").wait_for()
+    for name in ("asks-50", "asks-51"):
+        assert f"invoice {name[-2:]}" in page.locator(f"#asks-{name}").inner_text()
+        task.click(page.get_by_role("checkbox", name=f"Select {name}"))
+    page.get_by_text("2 selected").wait_for()
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("button", name="Reject…"))
+    page.get_by_role("heading", name="Reject 2 calls?").wait_for()
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("textbox"))
+    task.type("too dear")
+    task.click(page.get_by_role("button", name="Reject 2 calls"))
+    page.get_by_role("heading", name="Reject: 2 answers").wait_for()
+    assert overflow(page) == violations(page) == []
+    assert page.get_by_role("cell", name="rejected", exact=True).count() == 2
+    assert task.effort == (6, len("too dear"))
     assert ann.said == []

@@ -70,14 +70,14 @@
     } else if (event.key === "j" || event.key === "k") {
       move(event.key === "j" ? 1 : -1);
     } else if (event.key === "x") {
-      var row = document.activeElement.closest("tr");
+      var row = document.activeElement.closest("tr, .wait");
       var box = row && row.querySelector("input[type=checkbox]");
       if (box) { box.checked = !box.checked; selected(); }
     }
   });
 
   function move(step) {
-    var links = Array.prototype.slice.call(document.querySelectorAll("#rows a.id, #questions a.q"));
+    var links = Array.prototype.slice.call(document.querySelectorAll("#rows .c-i a, #questions a.q"));
     if (!links.length) return;
     var at = links.indexOf(document.activeElement);
     links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + step))].focus();
