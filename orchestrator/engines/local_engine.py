@@ -372,13 +372,14 @@ class LocalEngine(Generic[AgentResultT_co]):
 
         As `Agent.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
-        name, _ = run_id or secrets.token_hex(16), self._agents.chosen(options.get("agent"))
+        name, chosen = run_id or secrets.token_hex(16), self._agents.chosen(options.get("agent"))
+        output = functools.partial(self._agents[chosen].hosting.output_of, name, options.get("output_type"))
 
         async def work(follower: Follower) -> AgentResultT_co:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
         why = f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}"
-        return RunStream(name, work, RunError(why))
+        return RunStream(name, work, RunError(why), output)
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: RunLimits | None = None, by: str = ""

@@ -141,7 +141,8 @@ class OperationAttempt:
     """One attempt of an operation that may be repeated.
 
     `operation` is one of OPERATIONS. `outcome` is `ok`, `retry` (another attempt follows after `delay` seconds) or
-    `exhausted`. `reason` is the cause of the failure, from `errors.ERROR_KINDS`, `schema_invalid` or `truncated`.
+    `exhausted`. `reason` is the cause of the failure, from `errors.ERROR_KINDS`, `schema_invalid`, `truncated` or
+    `guardrail`.
     """
 
     graph: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import ValidationError
+from pydantic_core import ValidationError, from_json
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.json_schema import SchemaFault, UnusableSchema, checker
@@ -46,6 +46,19 @@ class OutputSpec:
             except UnusableAnswer as error:
                 issue = str(error) if index == 0 else issue
         raise UnusableAnswer(issue)
+
+    def parse_partial(self, text: str) -> Any:
+        """Return the longest prefix of an unfinished answer that matches. Raises UnusableAnswer if none does yet.
+
+        A prefix has the items and members that have arrived completely: a text or number in progress is left out. It is
+        validated as a whole answer is, so an object appears when its required members are there.
+        """
+        for prefix in json_prefixes(text):
+            try:
+                return self.read(prefix)
+            except UnusableAnswer:
+                continue
+        raise UnusableAnswer("no part of the answer matches yet")
 
 
 def _by_type(kind: Any) -> OutputSpec:
@@ -112,6 +125,55 @@ def _loaded(text: str) -> tuple[Any, ...]:
         return (json.loads(text),)
     except (ValueError, RecursionError):
         return ()
+
+
+def json_prefixes(text: str) -> Iterator[Any]:
+    """Yield candidates for the prefix of an unfinished answer, the longest first.
+
+    These are the objects and arrays that are closed, then the one that is open: with all that has arrived, then without
+    its innermost open object or array, and so on outwards. Pydantic's own partial validation is experimental and does
+    not look inside models; this needs nothing but the validation of a whole value.
+    """
+    position = 0
+    while opening := _OPENING.search(text, position):
+        depth, position = 0, opening.start()
+        for mark in _marks(text, opening.start(), cut=True):
+            depth += _STEP.get(mark[0], 0)
+            position = mark.end()
+            if not depth:
+                yield from _loaded(text[opening.start() : position])
+                break
+        else:
+            is_in_text = '"' in text[position:]
+            yield from _open_values(
+                text[opening.start() :] if is_in_text else _NUMBER.sub("", text[opening.start() :]), depth
+            )
+            return
+
+
+_NUMBER = re.compile(r"[-+.\deE]+\Z")
+"""The end of a text that can be a number in progress."""
+
+
+def _open_values(text: str, depth: int) -> Iterator[Any]:
+    """Yield the value of a text with this many open brackets, then without its last open value, and so on."""
+    try:
+        value = from_json(text, allow_partial=True, allow_inf_nan=False)
+    except ValueError:
+        return
+    yield value
+    spine = [value]
+    for _ in range(depth - 1):
+        inner = spine[-1]
+        if not inner or not isinstance(inner, dict | list):
+            return  # a name that is there twice hides the open value
+        spine.append(inner[next(reversed(inner))] if isinstance(inner, dict) else inner[-1])
+    for outer in reversed(spine[:-1]):
+        if isinstance(outer, dict):
+            outer.popitem()
+        else:
+            outer.pop()
+        yield value
 
 
 _OPENING = re.compile(r"[\[{]")

@@ -32,17 +32,20 @@ events of earlier processes are not read again: their reader had them. Of an end
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from orchestrator.errors import RunError, Suspended
 from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.fact import Follower, RecordsWritten
 from orchestrator.kernel.journal import RunHead
-from orchestrator.llm.live_event import RunEvent
+from orchestrator.llm.live_event import EventsDropped, RunEvent, TextDelta
 from orchestrator.llm.run_event import RunFinished
+from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
 from orchestrator.runtime.runs.runs import Runs
@@ -51,6 +54,11 @@ from orchestrator.runtime.service.hosting import BeginRun
 from orchestrator.runtime.service.run_feed import StreamBuffer
 
 R = TypeVar("R")
+OutputOf: TypeAlias = Callable[[], Awaitable[OutputSpec | None]]
+"""Returns the form of the output of the stream's run; None for free text."""
+_NOTHING: Any = object()
+_ENDS_PART = re.compile(r"[,\]}\"\[{]")
+"""A piece of JSON without these ends no item, and begins none."""
 
 
 class RunStream(Generic[OutputT_co, ResultT_co]):
@@ -69,10 +77,12 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         run_id: str,
         work: Callable[[Follower], Coroutine[Any, Any, ResultT_co]],
         gone: RunError | None = None,
+        output: OutputOf | None = None,
     ) -> None:
         self.run_id = run_id
         """Known before the run starts."""
         self._work = work
+        self._output = output
         self._gone = gone or Suspended(run_id, "interrupted")
         self._backlog = StreamBuffer(run_id)
         self._readers: dict[str, EventReader] = {}
@@ -105,6 +115,53 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
             if begun:
                 await self.aclose()
         return self._outcome(task)
+
+    async def partial(self) -> AsyncGenerator[OutputT_co, None]:
+        """Yield the output of an agent as far as the model has written it, in the agent's output type.
+
+        Each value has what has arrived completely: items of lists and dicts, members of objects. A pydantic model or a
+        TypedDict appears when its required fields are there, and a member with a default has it until its own value
+        arrives. Free text is yielded as it grows. The last value is the output of the Result, after validators; a run
+        without an output ends without it. Values are no promise: a value that is no continuation of the one before
+        belongs to another answer, after a retry or tool calls. It reads the events of the stream, as a loop over it
+        does. Raises as iterating does.
+
+        Example:
+            async with agent.stream("List the open incidents.") as stream:    # output_type=list[Incident]
+                async for incidents in stream.partial():
+                    show(incidents)
+        """
+        spec = None if self._output is None else await self._output()
+        place, text, last = (0, 0), "", _NOTHING
+        dropped, broken = False, (0, 0)
+        async with aclosing(self._events()) as events:
+            async for event in events:
+                dropped |= isinstance(event, EventsDropped)
+                if not isinstance(event, TextDelta) or event.run_id != self.run_id:
+                    continue
+                if dropped:  # the beginning of this answer may be among them: its end alone is no value
+                    dropped, broken = False, (event.iteration, event.attempt)
+                if (event.iteration, event.attempt) == broken:
+                    continue
+                if (event.iteration, event.attempt) != place:
+                    place, text = (event.iteration, event.attempt), ""
+                text += event.text
+                if spec is None:
+                    value: Any = text
+                elif _ENDS_PART.search(event.text):
+                    try:
+                        value = spec.parse_partial(text)
+                    except UnusableAnswer:
+                        continue
+                else:  # no part of the answer has ended
+                    continue
+                if last is _NOTHING or value != last:
+                    last = value
+                    yield value
+        result: Any = await self.result()
+        output = getattr(result, "output", None)
+        if output is not None and (last is _NOTHING or output != last):
+            yield output
 
     async def aclose(self) -> None:
         """Leave the run where it is, unless it is over, and return when none of its work is active here."""
@@ -172,14 +229,20 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         return task.result()
 
 
-def new_stream(begin: BeginRun, prompt: Any, run_id: str | None, *others: Any) -> RunStream[Any, Any]:
+def new_stream(
+    begin: BeginRun, prompt: Any, run_id: str | None, *others: Any, output: OutputOf | None = None
+) -> RunStream[Any, Any]:
     """Return the stream of a new run, which `begin` starts with these arguments when the first event is requested."""
     name = run_id or new_id()
-    return RunStream(name, partial(begin, prompt, name, *others))
+    return RunStream(name, partial(begin, prompt, name, *others), output=output)
 
 
 def resumed_stream(
-    run_id: str, runs: Runs, refuse: Callable[[RunHead], None], resume: Callable[[], Awaitable[R]]
+    run_id: str,
+    runs: Runs,
+    refuse: Callable[[RunHead], None],
+    resume: Callable[[], Awaitable[R]],
+    output: OutputOf | None = None,
 ) -> RunStream[Any, R]:
     """Return the stream of a run that `resume` resumes when the first event is requested.
 
@@ -212,7 +275,7 @@ def resumed_stream(
             await asyncio.wait((following,))
         return result
 
-    return RunStream(run_id, work)
+    return RunStream(run_id, work, output=output)
 
 
 def either_stream(
@@ -224,4 +287,8 @@ def either_stream(
         chosen = other if await exists(new.run_id) else new
         return await chosen._work(receive)  # noqa: SLF001 - of this class
 
-    return RunStream(new.run_id, work)
+    async def output() -> OutputSpec | None:
+        chosen = other if await exists(new.run_id) else new
+        return None if chosen._output is None else await chosen._output()  # noqa: SLF001 - of this class
+
+    return RunStream(new.run_id, work, output=output)

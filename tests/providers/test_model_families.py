@@ -6,6 +6,7 @@ One test for each cell of the table in `orchestrator/providers/README.md`.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -91,6 +92,18 @@ async def test_tools(family: Family, streamed: bool) -> None:
     assert [call.name for call in result.messages[1].tool_calls] == ["weather"]
     assert "Look up the weather." in shown(server.asked[0])
     assert "Oslo: sunny" in shown(server.asked[1])
+
+
+@every_family
+async def test_partial_output(family: Family) -> None:
+    cities = [City(city="Oslo", people=12), City(city="Bodø", people=5)]
+    text = json.dumps([one.model_dump() for one in cities])
+    async with family.server(script(family.wire, text)) as server:
+        agent = Agent(family.llm(server.url), output_type=list[City], observers=())
+        async with agent.stream("Which cities?") as stream:
+            found = [value async for value in stream.partial()]
+    assert found[-1] == cities
+    assert all(value == cities[: len(value)] for value in found)
 
 
 @every_family

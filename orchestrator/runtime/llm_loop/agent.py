@@ -419,9 +419,13 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             new_stream,  # an agent that streams nothing starts without it
         )
 
-        new = new_stream(self._begin, prompt, run_id, conversation_id, limits, deadline, checked)
+        run_id, named = run_id or new_id(), run_id
+        output = partial(self.hosting.output_of, run_id, options.get("output_type"))
+        new = new_stream(
+            self._begin, prompt, run_id, conversation_id, limits, deadline, checked, output=output
+        )
         return self._stream_or_continue(
-            new, run_id, if_exists, partial(self.resume, new.run_id, **_again(options))
+            new, named, if_exists, partial(self.resume, run_id, **_again(options))
         )
 
     async def resume(
@@ -503,6 +507,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             lambda: self.resume(
                 run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps, model=model
             ),
+            partial(self.hosting.output_of, run_id),
         )
 
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent:

@@ -6,7 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.errors import RunUnknown
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.runtime.llm_loop.agent_tool import AgentTool
+from orchestrator.runtime.llm_loop.run_options import run_deps
+from orchestrator.runtime.service.arguments import OPTIONS
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
 from orchestrator.runtime.service.run_service import RunService
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, Point
@@ -74,6 +78,16 @@ class LoopHosting(Hosting):
     def points_of_child(self, child: LoopHosting) -> HostPoints:
         """Return the points of a child agent's runs: the host of this agent, and the child's own middleware."""
         return HostPoints(self._own_points, child._points.own)
+
+    async def output_of(self, run_id: str, output_type: object = None) -> OutputSpec | None:
+        """Return the form of the output of a run: by its option, else as it is stored, else that of the agent."""
+        if output_type is not None:
+            return None if output_type is str else OutputSpec.of(output_type)
+        try:
+            stored, _ = await self._service.recovery.read(run_id)
+        except RunUnknown:
+            return self._deps.output
+        return run_deps(self._deps, stored.created.get(OPTIONS) or {}).output
 
     def tree(self) -> list[LoopHosting]:
         """Return this one, and those of the agents among its tools and theirs.

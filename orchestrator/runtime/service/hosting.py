@@ -14,6 +14,7 @@ from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request, ToolCall
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.runtime.service.arguments import IfExists
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.runtime.service.run_service import RunService
@@ -234,6 +235,10 @@ class Hosting:
     def is_over(self, head: RunHead) -> bool:
         """Return whether a run has a result that can be read."""
         return head.status == "ended"
+
+    async def output_of(self, run_id: str, output_type: object = None) -> OutputSpec | None:  # noqa: ARG002
+        """Return the form of the output of a run with this option; None for free text, and for other outputs."""
+        return None
 
     async def continues(self, run_id: str, if_exists: IfExists) -> bool:
         """Return whether a run is continued or read, as `if_exists` says; False if it does not exist.
