@@ -22,6 +22,7 @@ from orchestrator.machines.pipeline.model import (
     Validation,
     Validator,
 )
+from orchestrator.runtime.pipeline.judge_panel import JudgePanel
 from orchestrator.runtime.pipeline.orchestration import (
     AgentOrchestrator,
     CheckpointManager,
@@ -47,6 +48,7 @@ __all__ = [
     "InvalidTransitionError",
     "Issue",
     "Judge",
+    "JudgePanel",
     "OrchestrationState",
     "OrchestrationStateMachine",
     "Pipeline",

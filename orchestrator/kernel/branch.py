@@ -40,6 +40,8 @@ class BranchResult(Generic[T_co]):
     """Output of the agent, result of the machine, or value that the tool returned."""
     error: str = ""
     """The error as text, if the branch failed."""
+    tokens: int = 0
+    """Input and output tokens of its run and child runs."""
     started: bool = True
     """False if the join was decided before the branch could start."""
 

@@ -49,7 +49,7 @@ SPECIFIED = {
 
 NAMESPACES = {
     "pipeline": SPECIFIED["pipeline"] | {
-        "Pipeline", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE",
+        "Pipeline", "JudgePanel", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE",
         # what its stages are given and give
         "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback",
         "Attempt", "Planner", "Validator", "Implementer", "Judge", "BudgetManager",

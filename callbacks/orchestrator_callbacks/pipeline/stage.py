@@ -154,7 +154,8 @@ def _text(given: Any) -> str:
     return str(encodable(str(given)))
 
 
-def _evaluation(given: Any) -> Evaluation:
+def evaluation_of(given: Any) -> Evaluation:
+    """Return the evaluation that a judge gave, as an Evaluation or as a mapping. Raises RunError with the fault."""
     given = _unwrapped(given)
     if isinstance(given, Evaluation):
         return Evaluation(
@@ -194,7 +195,7 @@ _READERS: Mapping[OrchestrationState, Callable[[Any], Made]] = {
     OrchestrationState.PLANNING: _plan,
     OrchestrationState.VALIDATING: _validation,
     OrchestrationState.IMPLEMENTING: _implementation,
-    OrchestrationState.JUDGING: _evaluation,
+    OrchestrationState.JUDGING: evaluation_of,
 }
 
 

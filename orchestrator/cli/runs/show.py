@@ -414,23 +414,31 @@ def _step_lines(step: PathStep) -> Iterator[str]:
 
 
 def _tree(tree: RunTree) -> Iterator[str]:
-    """Draw the child runs of a run, a line for each."""
-    ahead = _descendants(tree, "  ")
+    """Draw the child runs of a run, a line for each; of many, those first that need attention."""
+    ahead = [_children(tree, "  ")]
     while ahead:
-        branch, lead, rest = ahead.pop()
-        head = branch.head
+        found = next(ahead[-1], None)
+        if found is None:
+            ahead.pop()
+            continue
+        line, child, lead = found
+        yield line
+        if child is not None:
+            ahead.append(_children(child, lead))
+
+
+def _children(tree: RunTree, lead: str) -> Iterator[tuple[str, RunTree | None, str]]:
+    """Yield (line, child, prefix of the lines below it)."""
+    children, others = tree.first_children, tree.other_children
+    for number, child in enumerate(children, 1):
+        head, is_last = child.head, number == len(children) and not others
         reason = head_reason(head)
         why = f" ({reason})" if reason not in ("-", "none") else ""
         held = f", held by {shown(holder(head))}" if head.owner else ""
-        yield f"{lead}{shown(head.run_id)}  {shown(head.graph)}  {head.status}{shown(why)}{held}"
-        ahead += _descendants(branch, rest)
-
-
-def _descendants(branch: RunTree, lead: str) -> list[tuple[RunTree, str, str]]:
-    """Return (child, prefix of its line, prefix of the lines below it), last first."""
-    found = [(child, f"{lead}├─ ", f"{lead}│  ") for child in branch.children[:-1]]
-    found += [(child, f"{lead}└─ ", f"{lead}   ") for child in branch.children[-1:]]
-    return found[::-1]
+        line = f"{shown(head.run_id)}  {shown(head.graph)}  {head.status}{shown(why)}{held}"
+        yield f"{lead}{'└─' if is_last else '├─'} {line}", child, f"{lead}{'   ' if is_last else '│  '}"
+    if others:
+        yield f"{lead}└─ {others}", None, ""
 
 
 _TURNS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")

@@ -109,7 +109,12 @@ class Branch(Generic[T]):
             ) from None
 
 
-async def fan_out(run: Run[Any, Any], branches: Iterable[Branch[T]]) -> BranchResults[T]:
+async def fan_out(
+    run: Run[Any, Any],
+    branches: Iterable[Branch[T]],
+    *,
+    on_end: Callable[[BranchResult[T]], object] = lambda _: None,
+) -> BranchResults[T]:
     """Run branches concurrently until their join is decided, and return their results in the order of the branches.
 
     For the enter hook of a state in `Graph(branches={state: Fan(...)})`, once for each visit. The hook may run again
@@ -121,6 +126,7 @@ async def fan_out(run: Run[Any, Any], branches: Iterable[Branch[T]]) -> BranchRe
     Args:
         run: The run of the hook.
         branches: At most `Fan.max`. None at all is decided at once.
+        on_end: Called with each result as soon as there is one, also if the run is stopped meanwhile.
 
     Returns:
         A result for each branch; a failure is a value. `results.decided` is the decision.
@@ -141,7 +147,7 @@ async def fan_out(run: Run[Any, Any], branches: Iterable[Branch[T]]) -> BranchRe
         raise ConfigError(
             "fan_out works only in the enter hook of a run of an Agent, a Workflow or a Pipeline"
         )
-    return await _FanOut(run, fan, tuple(branches), scope).results()
+    return await _FanOut(run, fan, tuple(branches), scope, on_end).results()
 
 
 class _Active:
@@ -158,8 +164,14 @@ class _FanOut:
     """The branches of one visit of a state."""
 
     def __init__(
-        self, run: Run[Any, Any], fan: Fan, branches: tuple[Branch[Any], ...], scope: RunScope
+        self,
+        run: Run[Any, Any],
+        fan: Fan,
+        branches: tuple[Branch[Any], ...],
+        scope: RunScope,
+        on_end: Callable[[BranchResult[Any]], object],
     ) -> None:
+        self._on_end = on_end
         self._run, self._fan, self._branches, self._scope = run, fan, branches, scope
         self._service: RunService[Any] = scope.agent._service  # noqa: SLF001 - a facade
         self._visit = run.seq
@@ -307,6 +319,7 @@ class _FanOut:
     def _count(self, result: BranchResult[Any], *, is_new: bool) -> None:
         """Add a result. Only an end that this process saw is published."""
         self._results[result.index] = result
+        self._on_end(result)
         self._ended.append(result.index)
         if self._decided is None:
             self._tally.add(result)
@@ -385,7 +398,7 @@ class _FanOut:
         account = _account(self._run)
         if active.run is None and account is not None and hasattr(result, "usage"):
             account.found(run_id, result.usage)  # it had ended before this run was resumed
-        completed = result.outcome is Outcome.COMPLETED
+        completed, usage = result.outcome is Outcome.COMPLETED, getattr(result, "usage", None)
         return BranchResult(
             index,
             run_id,
@@ -393,6 +406,7 @@ class _FanOut:
             result.reason,
             result.output if completed else None,
             "" if completed else ended_as(result),
+            tokens=0 if usage is None else usage.input_tokens + usage.output_tokens,
         )
 
     async def _child(self, branch: Branch[Any], run_id: str, active: _Active, share: float) -> Any:

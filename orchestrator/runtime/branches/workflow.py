@@ -282,6 +282,7 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
         self,
         run_id: str,
         *,
+        limits: None = None,
         by: str = "",
         again: bool = False,
         from_agent: str | None = None,
@@ -290,9 +291,11 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
     ) -> WorkflowResult[OutputT]:
         """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
-        The enter hook of an interrupted state runs again; branches that have ended are read. Arguments and errors as
-        for `Agent.resume`.
+        The enter hook of an interrupted state runs again; branches that have ended are read. `limits` are
+        those of the workflow, so None. Other arguments and errors as for `Agent.resume`.
         """
+        if limits is not None:
+            raise ConfigError("a run of a workflow has no limits of its own; give them to the Workflow")
 
         async def work() -> WorkflowResult[OutputT]:
             await self._post_answers(run_id, answers, by)

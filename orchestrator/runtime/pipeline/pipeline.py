@@ -44,6 +44,7 @@ from orchestrator.machines.pipeline.model import (
 from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.facade import HumanInput
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
+from orchestrator.runtime.pipeline.judge_panel import BoundPanel, JudgePanel
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments
@@ -239,7 +240,7 @@ class Pipeline(HumanInput[PipelineResult]):
         planner: A port (see `orchestrator.machines.pipeline.model`) or a PromptStage; the other three alike.
         validator: Checks a plan.
         implementer: Implements a plan.
-        judge: Scores an implementation.
+        judge: Scores an implementation. A JudgePanel asks several judges.
         limits: Default limits of a run.
         rubric: Thresholds for the judge's scores.
         budget: The host's own budget, checked before and after each stage in addition to `limits.token_budget`.
@@ -260,7 +261,7 @@ class Pipeline(HumanInput[PipelineResult]):
         planner: Planner | PromptStage,
         validator: Validator | PromptStage,
         implementer: Implementer | PromptStage,
-        judge: Judge | PromptStage,
+        judge: Judge | PromptStage | JudgePanel,
         *,
         limits: PipelineLimits | None = None,
         rubric: Rubric | None = None,
@@ -280,6 +281,8 @@ class Pipeline(HumanInput[PipelineResult]):
         if rubric is not None and not isinstance(rubric, Rubric):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
+        if isinstance(judge, JudgePanel):
+            graph = judge.graph(graph, self._rubric)
         self._codec = codec(launch)
         self._service = RunService(
             self,
@@ -302,7 +305,12 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError(f"budget must have a method `is_exhausted()`; {type(budget).__name__} does not")
         ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
         self._deps = PipelineDeps(ports=ports, clock=self._service.clock, budget=budget, host=deps)
-        stages = [port.hosting for port in ports.values() if isinstance(port, BoundStage)]
+        bound = [
+            one
+            for port in ports.values()
+            for one in (port.judges if isinstance(port, BoundPanel) else (port,))
+        ]
+        stages = [one.hosting for one in bound if isinstance(one, BoundStage)]
         self.hosting = Hosting(self._service, launch, stages, check=self._check_run, begin=self._begin)
         """Engine-only interface of this pipeline."""
 
@@ -441,7 +449,7 @@ class Pipeline(HumanInput[PipelineResult]):
 
     def _port(self, name: str, given: object) -> Port:
         """Return the port of a stage. Raises ConfigError if it is invalid."""
-        port = given.bound(self, _STATE_OF[name]) if isinstance(given, PromptStage) else given
+        port = given.bound(self, _STATE_OF[name]) if isinstance(given, PromptStage | JudgePanel) else given
         if not callable(port) or isinstance(port, type):
             shown = port.__name__ if isinstance(port, type) else type(port).__name__
             raise ConfigError(f"{name} is {shown}; give a function of one request, or a PromptStage")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,7 @@ class PromptStage:
             raise ConfigError("the prompt of a stage is empty; give text, or a function of the request")
         self._prompt = prompt
         self._output_type = output_type
+        self._limits = limits
         self._options = {
             "model": model,
             "instructions": instructions,
@@ -104,12 +105,10 @@ class PromptStage:
             "params": params,
         }
 
-    def bound(
-        self, pipeline: Pipeline, stage: OrchestrationState
-    ) -> Callable[[StageRequest], Awaitable[Any]]:
+    def bound(self, pipeline: Pipeline, stage: OrchestrationState) -> BoundStage:
         """Return the port of this stage in a pipeline, with runs in its journal and facts for its observers."""
         output = OUTPUTS.get(stage) if self._output_type is None else self._output_type
-        return BoundStage(child_agent(pipeline, output, self._options), self._prompt)
+        return BoundStage(child_agent(pipeline, output, self._options), self._prompt, self._limits)
 
 
 class BoundStage:
@@ -117,23 +116,31 @@ class BoundStage:
 
     effect = "idempotent"
 
-    def __init__(self, agent: Agent, prompt: str | Callable[[StageRequest], str]) -> None:
-        self._agent = agent
+    def __init__(
+        self, agent: Agent, prompt: str | Callable[[StageRequest], str], limits: Limits | None = None
+    ) -> None:
+        self.agent = agent
+        """The agent that executes the stage."""
+        self.limits = limits or Limits()
+        """The limits of a run of the stage."""
         self._prompt = prompt
+
+    def prompt(self, request: StageRequest) -> str:
+        """Return the prompt of the stage for a request."""
+        return self._prompt(request) if callable(self._prompt) else rendered(self._prompt, request)
 
     @property
     def hosting(self) -> LoopHosting:
         """Engine-only interface of the stage's agent."""
-        return self._agent.hosting
+        return self.agent.hosting
 
     async def __call__(self, request: StageRequest) -> Any:
         """Start or resume the model's run. Raises RunStopped if it did not complete."""
-        prompt = self._prompt(request) if callable(self._prompt) else rendered(self._prompt, request)
         result = await run_child(
-            self._agent,
+            self.agent,
             request.run_id,
             request.key,
-            prompt,
+            self.prompt(request),
             lender=functools.partial(limits_within, remaining=request.remaining_tokens),
             follower=lambda found: request.spend(_total(found.usage)),
         )

@@ -181,6 +181,28 @@ class RunTree:
         data = {name: getattr(self.head, name) for name in names}
         return data | {"children": [child.as_json() for child in self.children]}
 
+    @property
+    def first_children(self) -> list[RunTree]:
+        """The children that a person is shown: all, or MOST_CHILDREN of them, those that need attention first."""
+        if len(self.children) <= MOST_CHILDREN:
+            return self.children
+        well = [one.head.status == "ended" and one.head.outcome == "completed" for one in self.children]
+        chosen = sorted(range(len(well)), key=lambda at: (well[at], at))[:MOST_CHILDREN]
+        return [self.children[at] for at in sorted(chosen)]
+
+    @property
+    def other_children(self) -> str:
+        """How many children that leaves out, by outcome; empty if none."""
+        others = {id(one) for one in self.children} - {id(one) for one in self.first_children}
+        heads = [one.head for one in self.children if id(one) in others]
+        counts = Counter(head.outcome or head.status for head in heads)
+        named = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+        return f"{len(heads):,} more: {named}" if heads else ""
+
+
+MOST_CHILDREN: Final = 50
+"""Child runs of one run that a page or a command shows."""
+
 
 async def read_tree(journal: Journal, root: RunHead) -> RunTree:
     """Return the child runs of a run. Each is listed once, even if the parents form a cycle."""

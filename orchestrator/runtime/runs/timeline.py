@@ -61,6 +61,8 @@ class TimelineBuilder:
     asks_a_person: bool = False
     """Whether it was parked with an open question."""
     under_way: dict[str, OpenCall] = field(default_factory=dict)
+    crowded: set[str] = field(default_factory=set)
+    """Beginnings of the ids of branches that have no span of their own."""
     ended: bool = False
 
     def __post_init__(self) -> None:
@@ -154,6 +156,8 @@ class TimelineBuilder:
             name = head.run_id.removeprefix(prefix)
             if head.run_id.startswith(prefix) and keys and head.agent in keys:
                 continue
+            if head.run_id.startswith(tuple(self.crowded)):
+                continue
             end = None if head.status == "open" else head.updated_at
             failed = head.outcome not in {"", "completed", "partial"}
             kind = Kind.FAILED if failed else Kind.CHILD
@@ -225,6 +229,8 @@ def number(value: object) -> float:
 
 Body = Mapping[str, Any]
 
+MOST_BRANCHES = 50
+"""Branches of a state that have spans of their own; of more, only the whole is shown."""
 _QUEUED = 0.01
 """Seconds of waiting for a slot from which on they are shown."""
 _VERBS = {"approve": "approves", "reject": "rejects", "respond": "answers", "cancel": "cancels"}
@@ -374,6 +380,27 @@ class _Reader(TimelineBuilder):
         if self.state_kind is Kind.WORK:
             self.state_kind = Kind.TOOL
 
+    def _fan(self, body: Body) -> None:
+        """Begin a span for all branches of a state; a few have spans of their own, too."""
+        items = body.get("items")
+        count = len(items) if isinstance(items, Sequence) else 0
+        name = f"{count:,} branches of {body.get('state', '')}, {body.get('join', '')}"
+        self.under_way["fan"] = OpenCall(Lane.CHILD, Kind.CHILD, name, self.at)
+        if count > MOST_BRANCHES:
+            self.crowded.add(f"{self.run_id}:{body.get('state', '')}.{body.get('visit', '')}:")
+
+    def _joined(self, body: Body) -> None:
+        if (fan := self.under_way.pop("fan", None)) is not None:
+            words = f"{body.get('observed', '')} of {body.get('limit', '')} needed"
+            self.span(
+                fan.lane,
+                fan.kind if body.get("ok") else Kind.FAILED,
+                fan.since,
+                self.at,
+                fan.name,
+                note=words,
+            )
+
     def _rolled_back(self, body: Body) -> None:
         self.under_way.pop(str(body.get("key", "")), None)
 
@@ -448,6 +475,8 @@ class _Reader(TimelineBuilder):
         "intent": _intent,
         "done": _done,
         "rolled_back": _rolled_back,
+        "fan": _fan,
+        "joined": _joined,
         "step": _step,
         "asked": _question,
         "approval": _approval,
