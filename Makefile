@@ -56,10 +56,11 @@ test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each 
 campaign: $(READY) ## crashes, processes, mutations, and properties with more examples; about 12 minutes
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
 
-check: $(READY) ## lint, format, types, and the tests that read sources and guides: layers, names, prose
+check: $(READY) ## lint, format, types, links, and the tests that read sources and guides: layers, names, prose
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m tests.documentation build/docs
 	$(PY) -m pytest -q -m "check and not campaign" $$(grep -lE '^(pytestmark = |@)pytest.mark.check' tests/contract/test_*.py)
 
 accept: $(READY) ## tables, diagrams, dashboards and exports that are derived from the code written anew
@@ -78,9 +79,9 @@ coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 mutants: $(READY) ## a sample of small changes of the source, and those that no test detects; ARGS="--seed 7 --sample 20"
 	@$(PY) -m tests.mutants $(ARGS)
 
-docs: $(READY) ## the API reference, into build/docs
-	@$(PY) -m tests.reference build/docs
-	@echo "written: build/docs/index.html"
+docs: $(READY) ## the documentation site with the API reference, into build/docs
+	@$(PY) -m tests.documentation build/docs
+	@echo "written: build/docs/index.html; orchestrator docs --open shows it"
 
 dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from the live test
 	@$(PY) -m orchestrator ops export dashboards

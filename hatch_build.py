@@ -14,13 +14,13 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_CONTENTS = re.compile(r"^(- \[[^\]]+\]\(#[^)]+\)\n)+\n", re.MULTILINE)
+CONTENTS = re.compile(r"^(- \[[^\]]+\]\(#[^)]+\)\n)+\n", re.MULTILINE)
 _FILE = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://)([^)\s]+)\)")
 
 
 def index_page(readme: str, repository: str = "") -> str:
     """Return the text for a package index; `repository` is the address of the folder of files, without a slash."""
-    page = _CONTENTS.sub("", readme)
+    page = CONTENTS.sub("", readme)
     return _FILE.sub(rf"[\1]({repository}/\2)" if repository else r"\1", page)
 
 

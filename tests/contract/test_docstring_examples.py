@@ -5,8 +5,12 @@ from __future__ import annotations
 import doctest
 from importlib import import_module
 
+import pytest
+
 from tests.contract.test_layers import ROOT, modules
 from tests.contract.test_prose import docstrings
+
+pytestmark = pytest.mark.check
 
 
 def test_the_examples_of_each_module_run() -> None:

@@ -25,7 +25,6 @@ WITHOUT_CANARY: dict[str, str] = {
     "contract/test_layers.py": "contract/test_public_api.py imports each namespace first",
     "contract/test_guide_workers.py": "cli/test_worker.py starts a worker",
     "telemetry/test_multiprocess.py": "telemetry/test_exposition_processes.py has the page of several processes",
-    "reference/test_reference.py": "no process of ours: it renders every page, ten seconds",
     "crash/test_approval_kill.py": "cli/test_approval_terminal.py kills a plan in its execution",
     "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
     "crash/test_full_disk.py": "journal/test_sqlite_reserve.py has full disks without a mount",
