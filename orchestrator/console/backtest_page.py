@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from orchestrator.console.access import Actor
 from orchestrator.console.pages import RUN_FILTERS, Console, query, while_connected
-from orchestrator.console.runs_page import Selection
+from orchestrator.console.runs_page import Selection, selection
 from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -118,7 +118,7 @@ class BacktestView:
 
 async def backtest(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the form, and with the report if its limits are valid."""
-    chosen, form = Selection.of(request), PolicyForm.of(request.query_params)
+    chosen, form = await selection(console, request, actor), PolicyForm.of(request.query_params)
     machine = {"machine": chosen.texts.get("machine", LLM_LOOP.name)}
     view: BacktestView | None = None
     refusal = ""

@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse
 
 from orchestrator.console.access import Access, Actor, session_of
 from orchestrator.console.feed import Feed, MachineReader
+from orchestrator.console.search_index import SearchIndex
 from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
@@ -346,11 +347,15 @@ class Console:
     viewers: Viewers = field(default_factory=Viewers)
     machines: dict[str, MachineReader] = field(default_factory=dict)
     """Machine -> the reader of its runs."""
+    index: SearchIndex = field(init=False)
     backtests: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
     """One backtest runs at a time, because each keeps a processor busy."""
     first_size: tuple[float, int] | None = None
     """Time and size at the first look at the journal's size."""
     _names: tuple[float, list[tuple[str, str]]] | None = None
+
+    def __post_init__(self) -> None:
+        self.index = SearchIndex(self.runs)
 
     async def names(self) -> list[tuple[str, str]]:
         """Return the pairs of machine and agent in the journal, at most _NAMES_LAST seconds old."""

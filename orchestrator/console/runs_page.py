@@ -14,7 +14,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +35,7 @@ from orchestrator.console.pages import (
     status_of,
     tiles,
 )
+from orchestrator.console.search_index import MOST_HITS, SearchHits
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.run_query import LONGEST_SEARCH, MOST_WORDS
@@ -87,6 +88,9 @@ class Selection:
     content: str = ""
     """`shown` if the person asked for the tasks of the runs."""
 
+    hits: SearchHits | None = None
+    """Runs that have the words in their texts; None without words. It is no part of the address."""
+
     @classmethod
     def of(cls, request: Request) -> Selection:
         """Read the address of a page."""
@@ -112,8 +116,10 @@ class Selection:
         """The conditions without the tile, for the counts."""
         tag = _TAG.fullmatch(self.search)
         found: dict[str, Any] = {} if tag is None else {"tag": {tag[1].strip(): tag[2].strip()}}
-        if tag is None and self.search:
-            found["search"] = " ".join(self.search.split()[:MOST_WORDS])
+        if self.words:
+            found["search"] = " ".join(self.words)
+        if self.hits is not None:
+            found["hits"] = self.hits.runs
         first, last = (_day(self.days.get(name, "")) for name in ("from", "to"))
         if self.window:
             first = max(first or 0.0, time.time() - WINDOWS[self.window][1])
@@ -127,6 +133,11 @@ class Selection:
     def hidden(self) -> dict[str, str]:
         """The parts of the address that a form of other filters keeps."""
         return {name: value for name, value in self._parts.items() if value and name in _KEPT}
+
+    @property
+    def words(self) -> list[str]:
+        """The words to search for."""
+        return [] if _TAG.fullmatch(self.search) else self.search.replace("\0", " ").split()[:MOST_WORDS]
 
     @property
     def run_id(self) -> str:
@@ -183,6 +194,17 @@ class ListedHead:
         return detail_of(self.head) if failure is None else failure.what
 
 
+async def selection(console: Console, request: Request, actor: Actor) -> Selection:
+    """Read the address of a page, and the runs that have the words of its search in their texts. Raises StoreDown."""
+    chosen = Selection.of(request)
+    if not chosen.words:
+        return chosen
+    content = console.content != "never" and actor.may_read_content
+    if content:
+        _LOG.info("console: contents of runs were searched for %s", actor.name)
+    return replace(chosen, hits=await console.index.find(chosen.words, content=content))
+
+
 async def _listed(
     console: Console, request: Request, actor: Actor, heads: Sequence[RunHead]
 ) -> dict[str, Any]:
@@ -196,7 +218,7 @@ async def _listed(
 
 async def runs(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the page of runs."""
-    chosen = Selection.of(request)
+    chosen = await selection(console, request, actor)
     if chosen.run_id:
         with contextlib.suppress(RunUnknown):  # then it is a text to search for
             head = await console.runs.head(chosen.run_id)
@@ -224,6 +246,8 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         tiles=tiles(counts),
         orders=ORDER_WORDS,
         windows=WINDOWS,
+        searches_content=console.content != "never" and actor.may_read_content,
+        most_hits=MOST_HITS,
         reasons=REASONS,
         machines=sorted({machine for machine, _ in names}),
         agents=sorted({agent for _, agent in names if agent}),
@@ -233,7 +257,7 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
 
 async def rows(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the rows that a page shows, as they are now and in the same order, and with new counts."""
-    chosen = Selection.of(request)
+    chosen = await selection(console, request, actor)
     shown = request.query_params.getlist("shown")[: 2 * PAGE]
     found = await asyncio.gather(*(_head(console, run_id) for run_id in shown))
     counts = await (console.feed.counts() if not chosen.others else console.runs.count(**chosen.others))
@@ -283,7 +307,7 @@ async def preview(console: Console, request: Request, actor: Actor) -> Response:
     if run_ids:
         found = [await console.runs.head(run_id) for run_id in run_ids[:MOST]]
     else:
-        found = await _matching(console, kind, Selection.of(request))
+        found = await _matching(console, kind, await selection(console, request, actor))
     # The runs that a request reaches, and those that it skips.
 
     def takes(head: RunHead) -> bool:

@@ -28,6 +28,7 @@ SEARCHED: Final = ("run_id", "agent", "agent_version", "graph", "tags", "outcome
 are read in some 40 ms.
 """
 _TEXT: Final = " || '\n' || ".join(f"run.{name}" for name in SEARCHED)
+_AMONG: Final = "IN (SELECT value FROM json_each(?))"
 _WILD: Final = re.compile("[%_!]")
 MOST_WORDS: Final = 8
 LONGEST_SEARCH: Final = 200
@@ -67,6 +68,7 @@ class RunQuery:
     started_since: float | None = None
     started_before: float | None = None
     search: str | None = None
+    hits: Mapping[str, Sequence[str]] = field(default_factory=dict)
     order_by: str = "created"
     descending: bool = False
     limit: int | None = None
@@ -84,6 +86,7 @@ class RunQuery:
             "started_since",
             "started_before",
             "search",
+            "hits",
             "order_by",
             "descending",
             "limit",
@@ -154,10 +157,14 @@ class RunQuery:
         if self.started_before is not None:
             parts.append(f"run.created_at < {mark}")
             values.append(self.started_before)
-        like = "LIKE" if mark == "?" else "ILIKE"  # SQLite's ignores the case, the server's does not
+        # SQLite's LIKE ignores the case, the server's does not.
+        like, among = ("LIKE", _AMONG) if mark == "?" else ("ILIKE", "= ANY(%s)")
         for word in self.words:
             parts.append(f"({_TEXT}) {like} {mark} ESCAPE '!'")
             values.append("%" + _WILD.sub(r"!\g<0>", word) + "%")
+            if hits := self.hits.get(word):
+                parts[-1] = f"({parts[-1]} OR run.run_id {among})"
+                values.append(orjson.dumps([*hits]).decode() if mark == "?" else [*hits])
         position, than = f"({ORDERS[self.order_by]}, run.id)", "<" if self.descending else ">"
         if before is not None:
             parts.append(f"{position} {than} ({mark}, {mark})")
@@ -197,7 +204,7 @@ class RunQuery:
         tags = orjson.dumps(head.tags).decode()
         columns = (tags if name == "tags" else str(getattr(head, name)) for name in SEARCHED)
         text = "\n".join(columns).lower()
-        return all(word.lower() in text for word in self.words)
+        return all(word.lower() in text or head.run_id in self.hits.get(word, ()) for word in self.words)
 
     def _waits(self, waiting: str) -> bool:
         if isinstance(self.waiting, bool):

@@ -164,6 +164,8 @@ class RunConditions(TypedDict, total=False):
     """Words that the run has, each in any case and at any place: in its id, machine, agent, tags, outcome, reason, or
     in the tools that it waits for.
     """
+    hits: Mapping[str, Sequence[str]] | None
+    """Word of the search -> ids of further runs that have it, from an index of what a head does not have."""
     order_by: str
     """`created` (default), `updated`, `state_since`, `tokens` or `cost`. An unknown number is the least."""
     descending: bool

@@ -75,7 +75,7 @@ ANYTHING = ("orchestrator", "orchestrator.around")
 DOORS: dict[str, tuple[str, ...]] = {
     "anthropic": ("orchestrator.providers.anthropic",),
     "anyio": ("orchestrator.providers.mcp",),
-    "apsw": ("orchestrator.journal.sqlite",),
+    "apsw": ("orchestrator.journal.sqlite", "orchestrator.console.search_index"),
     "dbos": ("orchestrator.engines.dbos",),
     "fastapi": ("orchestrator.examples.service",),
     "mcp": ("orchestrator.providers.mcp",),
@@ -411,7 +411,11 @@ PLANTED = [
         "only orchestrator.llm.retry may",
     ),
     ("orchestrator/telemetry/log.py", "import prometheus_client", "only orchestrator.telemetry.metrics and"),
-    ("orchestrator/journal/postgres.py", "import apsw", "only orchestrator.journal.sqlite may import"),
+    (
+        "orchestrator/journal/postgres.py",
+        "import apsw",
+        "only orchestrator.journal.sqlite and orchestrator.console.search_index may import",
+    ),
     ("orchestrator/journal/memory.py", "import structlog", "only orchestrator.telemetry may import"),
     ("orchestrator/runtime/llm_loop/agent.py", "from orchestrator.events import Fact", "which is above it"),
     ("orchestrator/pipeline.py", "from orchestrator.ralph import RALPH", "a neighbour"),

@@ -74,6 +74,8 @@ class RunFilter(TypedDict, total=False):
     """Words, each of which the run has somewhere, in any case: in its id, machine, agent, tags, outcome, reason, or in
     the tools that it waits for.
     """
+    hits: Mapping[str, Sequence[str]] | None
+    """Word of the search -> ids of further runs that have it, from an index of what a head does not have."""
 
 
 FILTERS: Final = frozenset(RunFilter.__annotations__)

@@ -158,11 +158,15 @@ def _number(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def _task(context: Body) -> str:
+def request_of(context: Body) -> str:
+    """Return the text that a person gave to a run, from the context of its first record, without probable secrets."""
     said = [one for one in context.get("messages") or () if one.get("role") == "user"]
     texts = [text_of(said[-1].get("content"))] if said else [context.get(name) for name in _TASKS]
-    whole = next((text for text in texts if isinstance(text, str) and text.strip()), "")
-    return scrub(whole.strip().split("\n", 1)[0][:LONGEST].rstrip())
+    return scrub(next((text.strip() for text in texts if isinstance(text, str) and text.strip()), ""))
+
+
+def _task(context: Body) -> str:
+    return request_of(context).split("\n", 1)[0][:LONGEST].rstrip()
 
 
 def text_of(content: Any) -> str:

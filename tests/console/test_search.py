@@ -1,0 +1,218 @@
+"""The search of the console: which words find a run, for whom, and what happens to the texts."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import string
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+
+from orchestrator import MemoryJournal, RetryPolicy, Runs, SqliteJournal
+from orchestrator.console import Actor, console_app
+from orchestrator.console.search_index import MOST_HITS, SearchEntry, SearchIndex
+from orchestrator.errors import LLMError
+from orchestrator.kernel.journal import Draft
+from orchestrator.providers.scripted import call
+from tests.console.client import Client
+from tests.console.stored import agent, fill, said
+from tests.console.test_pages import listed
+
+
+async def fill_texts(journal: Any) -> None:
+    """Write runs that differ in their texts only: a tool, an error, a message of several lines, a secret."""
+    await agent(journal, said(call("look")), said(text="Done.")).run("Where is parcel 4711?", run_id="a-1")
+    down = LLMError("upstream said teapot", kind="server_error", status=503)
+    await agent(journal, down, retry=RetryPolicy(attempts=1)).run("Hello\nNürnberg calls.", run_id="a-2")
+    invented = agent(journal, said(call("fly_away")), said(text="Done."))
+    await invented.run("My key is sk-live-0123456789abcdefghijklmn.", run_id="a-3")
+
+
+def console(runs: Runs, **rights: Any) -> Client:
+    content = rights.pop("content", "ask")
+    return Client(console_app(runs, actor=lambda _: Actor("ann", **rights), content=content, hosts=["*"]))
+
+
+STORES = ("memory", "sqlite", "read-only", "postgres")
+
+
+@asynccontextmanager
+async def stored(store: str, tmp_path: Path, database: Callable[[], str]) -> Any:
+    """Yield the runs of a journal with the texts, as a console opens it."""
+    if store == "memory":
+        journal: Any = MemoryJournal()
+    elif store == "postgres":
+        from orchestrator.journal.postgres import PostgresJournal
+
+        journal = PostgresJournal(database())
+    else:
+        journal = SqliteJournal(tmp_path / "journal.db")
+    await fill_texts(journal)
+    if store == "read-only":
+        await journal.close()
+        journal = SqliteJournal(tmp_path / "journal.db", only_reads=True)
+    yield Runs(journal)
+    await journal.close()
+
+
+NAMES = [
+    ("look", ["a-1"]),
+    ("503", ["a-2"]),
+    ("server_err", ["a-2"]),
+    ("LLMERROR", ["a-2"]),
+    ("scripted", ["a-3", "a-2", "a-1"]),
+    ("a-1 scripted", ["a-1"]),
+    ("503 look", []),
+    ("50", ["a-2"]),
+    ("4%", []),
+]
+CONTENTS = [
+    ("4711", ["a-1"]),
+    ("parcel where", ["a-1"]),
+    ("NÜRNBERG", ["a-2"]),
+    ("teapot 503", ["a-2"]),
+    ("is parcel ?", ["a-1"]),
+    ("is", ["a-3", "a-1"]),
+    ("fly_", ["a-3"]),
+    ('"teapot"', []),
+    ("0123456789", []),
+]
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_a_word_of_a_text_finds_its_runs_and_one_of_a_content_only_for_who_may_read_it(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def database() -> str:
+        found: str = request.getfixturevalue("database")
+        return found
+
+    async with stored(store, tmp_path, database) as runs:
+        ann, eve = console(runs), console(runs, may_read_content=False)
+        never = console(runs, content="never")
+        for words, found in NAMES:
+            for client in (ann, eve, never):
+                assert listed(await client.get("/?q=" + quote_plus(words))) == found, words
+        for words, found in CONTENTS:
+            address = f"/?q={quote_plus(words)}"
+            assert listed(await ann.get(address)) == found, words
+            for client in (eve, never):
+                answer = await client.get(address)
+                assert listed(answer) == [], words
+                assert "Words of messages and errors are not searched" in answer.text
+    assert sorted(path.name for path in tmp_path.iterdir() if "search" in path.name) == []
+
+
+async def test_a_search_of_contents_is_logged_without_its_words(
+    journal: MemoryJournal, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill_texts(journal)
+    with caplog.at_level(logging.INFO, "orchestrator.console"):
+        await console(runs).get("/?q=teapot")
+        await console(runs, may_read_content=False).get("/?q=teapot")
+    assert [record.message for record in caplog.records] == [
+        "console: contents of runs were searched for ann"
+    ]
+
+
+async def test_the_words_choose_the_same_runs_on_every_page_with_filters(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    await fill_texts(journal)
+    client = console(runs, may_operate=True)
+    assert listed(await client.get("/?q=pay+tool")) == []
+    page = await client.get("/?q=503&order=cost")
+    assert listed(page) == ["a-2"]
+    assert re.search(r'href="/\?show=failed&amp;q=503[^"]*"[^>]*><b>1</b>', page.text)
+    assert listed(await client.get("/?q=503&show=completed")) == []
+    assert "Test on 1 run<" in (await client.get("/backtest?q=4711")).text
+    assert listed(await client.get("/rows?q=4711&newest=a-1&shown=a-1")) == ["a-1"]
+    preview = await client.get("/several?kind=cancel&q=Go.&show=waiting")
+    assert "Cancel 1 run?" not in preview.text  # the run waits with another message
+    assert "Cancel 1 run?" in (await client.get("/several?kind=cancel&q=Pay+it&show=waiting")).text
+
+
+async def test_a_run_that_changed_is_read_again_and_one_that_was_erased_leaves_nothing(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.console.search_index._LASTS", 0.0)
+    await fill_texts(journal)
+    index = SearchIndex(runs)
+
+    async def ids(word: str) -> list[str]:
+        return [*(await index.find([word], content=True)).runs[word]]
+
+    assert await ids("parcel") == ["a-1"]
+    await agent(journal, said(text="Done.")).run("Another parcel.", run_id="a-4")
+    assert await ids("parcel") == ["a-1", "a-4"]
+    await journal.erase("a-1")
+    await journal.erase("a-4")
+    assert await ids("parcel") == []
+    await agent(journal, said(text="Done.")).run("Nothing.", run_id="a-1")
+    assert (await ids("parcel"), await ids("nothing.")) == ([], ["a-1"])
+    assert index.read == 3
+    await index.close()
+
+
+async def test_a_page_says_how_much_of_a_big_journal_was_searched(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.console.search_index._CHUNK", 1)
+    await fill_texts(journal)
+    index = SearchIndex(runs)
+    first = await index.find(["parcel"], content=True, patience=0.0)
+    assert not first.is_read
+    assert first.read < 3
+    await index.refresh(30.0)
+    last = await index.find(["parcel"], content=True)
+    assert (last.is_read, last.read, last.runs) == (True, 3, {"parcel": ["a-1"]})
+    await index.close()
+
+
+async def test_a_word_of_too_many_runs_chooses_none_and_the_page_says_so(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.console.search_index.MOST_HITS", 1)
+    await fill_texts(journal)
+    answer = await console(runs).get("/?q=scripted")
+    assert listed(answer) == []
+    assert listed(await console(runs).get("/?q=scripted+4711")) == ["a-1"]
+    assert f"More than {MOST_HITS:,} runs have <b>scripted</b> in their texts" in answer.text
+
+
+async def test_the_index_finds_what_a_comparison_of_the_texts_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    letters = string.ascii_letters[:6] + '"%_!* ÄäßİЖж'
+    journal = MemoryJournal()
+    runs = Runs(journal)
+    texts = ["".join(chance.choices(letters, k=chance.randrange(3, 30))) for _ in range(60)]
+    for number, text in enumerate(texts):
+        body = {"graph": "g", "context": {"messages": [{"role": "user", "content": text}]}}
+        await journal.release(await journal.create(f"r{number}", "me", body))
+    index = SearchIndex(runs)
+    await index.refresh(30.0)
+    for _ in range(200):
+        word = "".join(chance.choice(texts)[:20].split()[:1] or ["abc"])[chance.randrange(2) :]
+        if len(word) < 3:
+            continue
+        found = await index.find([word], content=True)
+        exact = {f"r{number}" for number, text in enumerate(texts) if word in text}
+        assert exact <= {*found.runs[word]}, word
+        loose = {f"r{number}" for number, text in enumerate(texts) if word.casefold() in text.casefold()}
+        assert {*found.runs[word]} <= loose | exact, word
+    await index.close()
+
+
+def test_the_texts_of_a_run_are_bounded_and_have_no_secret() -> None:
+    message = {"role": "user", "content": "word " * 40_000}
+    body = {"context": {"messages": [message]}, "definition": {"look": "1"}}
+    last = Draft("context", {"spent.by_tool": {"look": 1, "made_up": 2}})
+    names, contents = SearchEntry.of([Draft("created", body), last])
+    assert (names, contents) == ("look", "word " * 400 + "\nmade_up")
