@@ -88,6 +88,8 @@ def tiles(counts: RunCounts) -> list[Tile]:
 _KILO: Final = 1_024
 _UNITS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
 _MINUTE: Final = 60.0
+_CENT, _HUNDRED = 10_000, 100_000_000
+"""Amounts, in millionths, below which a cost has six digits after the point, and from which it has two."""
 
 
 def visible(text: object, most: int = 0) -> str:
@@ -170,8 +172,14 @@ def size(count: float) -> str:
 
 
 def money(micros: int | None) -> str:
-    """Return an amount in millionths of the currency; an en dash for an unknown one."""
-    return "–" if micros is None else f"{micros / 1e6:,.4f}"
+    """Return an amount in millionths of the currency; an en dash for an unknown one.
+
+    Small amounts keep their digits: the cost of a cheap run is never shown as zero.
+    """
+    if micros is None:
+        return "–"
+    digits = 6 if 0 < abs(micros) < _CENT else 4 if abs(micros) < _HUNDRED else 2
+    return f"{micros / 1e6:,.{digits}f}"
 
 
 def percent(share: float) -> str:
@@ -286,6 +294,12 @@ PAGES: Final = (
     ("backtest", "Backtest", "/backtest"),
 )
 """Name, word and path of each page in the navigation."""
+KEYS: Final = (
+    *(("j k", "next and previous run or question"), ("Enter", "open it"), ("x", "select it")),
+    *(("/", "search"), ("g r", "runs"), ("g i", "inbox"), ("g m", "machines"), ("g h", "health")),
+    *(("g b", "backtest"), ("g c", "compare"), ("?", "these keys"), ("Esc", "leave a field")),
+)
+"""Keys of the pages and their effects. `static/console.js` has the same."""
 _NAMES_LAST: Final = 30.0
 """Seconds for which the names of machines and agents are kept: they are read from every run."""
 
@@ -300,7 +314,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(FILTERS)
-    made.globals.update(query=query, statuses=STATUSES)
+    made.globals.update(query=query, statuses=STATUSES, keys=KEYS)
     return made
 
 

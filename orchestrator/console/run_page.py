@@ -110,7 +110,7 @@ def state_list(graph: Graph, marks: GraphMarks, centre: str) -> StateList:
     )
 
 
-COLUMNS: Final = 40
+COLUMNS: Final = 16
 """Most columns of the guards by turn; a column of a longer run is the maximum of several turns."""
 MESSAGES: Final = 60
 """Messages of a page of the transcript."""

@@ -41,6 +41,25 @@ async def test_two_runs_are_side_by_side_with_the_place_where_they_diverge(
     assert re.findall(r'<span class="sub">(\w+)</span>', row) == ["differs", "budget_ok", "budget_exceeded"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said_of_them"),
+    [
+        ("first", "second", "The outputs are equal."),
+        ("first", "other", "The outputs differ."),
+        ("first", ASKS, "Only one run has an output."),
+        (ASKS, ASKS, "Neither run has an output."),
+    ],
+)
+async def test_missing_outputs_are_not_called_equal(
+    journal: MemoryJournal, runs: Runs, first: str, second: str, said_of_them: str
+) -> None:
+    await fill(journal)
+    await agent(journal, said(text="Else."), name="other").run("Go.", run_id="other")
+    page = (await Client(readable(runs)).get(f"/compare?run={first}&run={second}")).text
+    verdict = page.split('id="verdict"')[1].split("</div>")[0]
+    assert said_of_them in verdict
+
+
 async def test_outputs_are_shown_on_request_and_each_view_is_logged(
     journal: MemoryJournal, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:

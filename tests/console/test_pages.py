@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, RetryPolicy, Runs, tool
 from orchestrator.console import console_app
+from orchestrator.console.pages import money
 from orchestrator.errors import LLMError
 from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import call
@@ -408,3 +409,21 @@ async def test_an_answer_for_other_arguments_than_displayed_is_refused(
         await client.post(f"/answer/{ASKS}", {**form, "kind": "respond", "digest": "0" * 64})
     ).status == 409
     assert len(await runs.pending(ASKS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (None, "–"),
+        (0, "0.0000"),
+        (12, "0.000012"),
+        (9_999, "0.009999"),
+        (10_000, "0.0100"),
+        (1_234_567, "1.2346"),
+        (99_999_999, "100.0000"),
+        (100_000_000, "100.00"),
+        (1_234_567_890_123, "1,234,567.89"),
+    ],
+)
+def test_a_cost_has_the_digits_of_its_size(micros: int | None, text: str) -> None:
+    assert money(micros) == text

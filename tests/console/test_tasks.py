@@ -132,3 +132,24 @@ def test_two_calls_of_the_second_page_of_the_inbox_are_rejected_with_six_clicks_
     assert page.get_by_role("cell", name="rejected", exact=True).count() == 2
     assert task.effort == (6, len("too dear"))
     assert ann.said == []
+
+
+@VIEWS
+def test_a_question_mark_shows_the_keys_and_escape_hides_them(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_failed(processes.journal))
+    ann = Person.at(browser, processes.console(), width=width, scheme=scheme)
+    page = ann.page("/")
+    task = Task(page)
+    task.press("?")
+    keys = page.get_by_role("dialog", name="Keys")
+    keys.get_by_text("next and previous run or question").wait_for()
+    assert overflow(page) == violations(page) == []
+    task.press("Escape")
+    keys.wait_for(state="hidden")
+    task.press("/")
+    task.type("?")
+    assert page.locator("#search").input_value() == "?", "a key in a field is text"
+    assert keys.is_hidden()
+    assert ann.said == []

@@ -73,11 +73,8 @@ def compare(options: CompareOptions) -> int:
     for line in table(("", pair.first.run_id, pair.second.run_id), list(_rows(pair))):
         say(line)
     say(_sentence(pair))
-    say(
-        "the outputs are equal"
-        if pair.same_output
-        else "the outputs differ" + ("" if options.content else ": --content prints them")
-    )
+    hidden = pair.outputs == "the outputs differ" and not options.content
+    say(pair.outputs + (": --content prints them" if hidden else ""))
     if options.content:
         for run in (pair.first, pair.second):
             output = run.output

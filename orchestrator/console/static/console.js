@@ -64,7 +64,9 @@
     if (typing && event.target.type !== "checkbox") return;
     if (pending && pages[event.key]) { location.href = base + pages[event.key]; return; }
     pending = event.key === "g";
-    if (event.key === "/") {
+    if (event.key === "?") {
+      showKeys();
+    } else if (event.key === "/") {
       var search = document.getElementById("search");
       if (search) { search.focus(); event.preventDefault(); }
     } else if (event.key === "j" || event.key === "k") {
@@ -75,6 +77,13 @@
       if (box) { box.checked = !box.checked; selected(); }
     }
   });
+
+  function showKeys() {
+    var keys = document.getElementById("keys");
+    if (keys && !keys.open) keys.showModal();
+  }
+  var button = document.getElementById("show-keys");
+  if (button) { button.hidden = false; button.addEventListener("click", showKeys); }
 
   function move(step) {
     var links = Array.prototype.slice.call(document.querySelectorAll("#rows .c-i a, #questions a.q"));

@@ -137,8 +137,16 @@ class RunPair:
 
     @property
     def same_output(self) -> bool:
-        """Whether the outputs are equal."""
-        return bool(self.first.output == self.second.output)
+        """Whether both runs have an output and the outputs are equal."""
+        return self.first.output is not None and bool(self.first.output == self.second.output)
+
+    @property
+    def outputs(self) -> str:
+        """How the outputs compare, in words."""
+        known = [run.output is not None for run in (self.first, self.second)]
+        if not all(known):
+            return "only one run has an output" if any(known) else "neither run has an output"
+        return "the outputs are equal" if self.same_output else "the outputs differ"
 
     def aligned(self, before: int, after: int) -> Iterator[Divergence]:
         """Yield the compared transitions side by side: so many before the divergence, and so many from it on."""
