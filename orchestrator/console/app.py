@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.console import (
+    agents_page,
     backtest_page,
     health_page,
     inbox_page,
@@ -245,6 +246,8 @@ def _routes(console: Console) -> list[Route | Mount]:
         get("/answers", inbox_page.preview),
         post("/answers", inbox_page.post),
         get("/machines", machines_page.machines),
+        get("/agents", agents_page.agents),
+        get("/agents/{agent:path}", agents_page.agent),
         get("/health", health_page.health),
         get("/compare", runs_page.compare),
         get("/backtest", backtest_page.backtest),

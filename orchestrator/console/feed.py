@@ -21,7 +21,7 @@ from typing import Final
 
 from orchestrator.errors import JournalError
 from orchestrator.kernel.journal import RunCounts, RunHead
-from orchestrator.runtime.runs.listing import MachineHistory, read_run_history
+from orchestrator.runtime.runs.listing import MachineHistory, RunFilter, read_run_history
 from orchestrator.runtime.runs.runs import Runs
 
 POLL: Final = 0.5
@@ -136,15 +136,17 @@ class MachineWindow:
 
 @dataclass(slots=True)
 class MachineReader:
-    """Reads one machine.
+    """Reads the runs of one machine or agent.
 
     Args:
         runs: The runs of the journal.
-        machine: Name of the machine.
+        name: Name of the machine or agent.
+        conditions: The conditions that its runs meet.
     """
 
     runs: Runs
-    machine: str
+    name: str
+    conditions: RunFilter
     most: int = MOST
     _heads: list[RunHead] = field(default_factory=list)
     _more: bool = False
@@ -160,7 +162,7 @@ class MachineReader:
         Raises StoreDown.
         """
         if self._task is None and not self._is_listed(since):
-            self._task = asyncio.create_task(self._read(since), name=f"console {self.machine}")
+            self._task = asyncio.create_task(self._read(since), name=f"console {self.name}")
             self._task.add_done_callback(_retrieve)
         if (task := self._task) is not None:
             await asyncio.wait((task,), timeout=patience)
@@ -168,7 +170,7 @@ class MachineReader:
                 self._task = None
                 task.result()
         heads = [head for head in self._heads if since is None or head.created_at >= since]
-        history = MachineHistory(self.machine)
+        history = MachineHistory(self.name)
         for head in heads:
             if (kept := self._kept.get(head.run_id)) is not None:
                 history.merge(kept[1])
@@ -182,7 +184,7 @@ class MachineReader:
         found: list[RunHead] = []
         after, more = None, True
         while more and len(found) <= self.most:
-            page = await self.runs.page(limit=_CHUNK, after=after, machine=self.machine)
+            page = await self.runs.page(limit=_CHUNK, after=after, **self.conditions)
             inside = [head for head in page.runs if since is None or head.created_at >= since]
             found += inside
             more = page.more and len(inside) == len(page.runs)

@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.feed import MOST, MachineReader, MachineWindow
-from orchestrator.console.pages import OUTCOMES, Console, PageFault
+from orchestrator.console.feed import MOST, MachineWindow
+from orchestrator.console.pages import OUTCOMES, Console, PageFault, tag_condition
 from orchestrator.console.run_page import GraphView
 from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
-from orchestrator.runtime.runs.listing import MachineHistory
+from orchestrator.runtime.runs.listing import MachineHistory, RunFilter
 from orchestrator.runtime.runs.story import path_marks
 
 WINDOWS: Final[Mapping[str, tuple[str, float]]] = {
@@ -66,21 +66,21 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
     chosen = chosen or (known[0] if known else "")
     span = request.query_params.get("window", _USUAL)
     span = span if span in WINDOWS else _USUAL
+    tag = tag_of(request)
     values: dict[str, Any] = {"found": None}
     if chosen:
         seconds = WINDOWS[span][1]
-        reader = console.machines.get(chosen)
-        if reader is None:
-            reader = console.machines[chosen] = MachineReader(console.runs, chosen)
+        reader = console.reader("machine", chosen, tag)
         now = time.time()
         window = await reader.window(now - seconds if seconds else None)
         found, rows = window.history, _rows(window.history)
         marks = path_marks(found.history)
         centre = rows[0].name if rows else ""
+        every: RunFilter = {**tag_condition(tag), "machine": chosen}
         values = {
             "found": found,
             "window": window,
-            "counts": await console.runs.count(machine=chosen),
+            "counts": await console.runs.count(**every),
             "view": GraphView.of(console.graphs.get(chosen), marks, centre),
             "rows": rows,
             "ends": _ends(window.outcomes),
@@ -96,12 +96,21 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
         known=known,
         chosen=chosen,
         span=span,
+        tag=tag,
         spans=WINDOWS,
         usual=_USUAL,
         most=MOST,
         decades=decades,
         **values,
     )
+
+
+def tag_of(request: Request) -> str:
+    """Return the tag of the address, `name=value`, or "". Raises PageFault for another text."""
+    text = request.query_params.get("tag", "").strip()
+    if text and not tag_condition(text):
+        raise PageFault(400, "A tag is given as name=value.")
+    return text
 
 
 def _rows(found: MachineHistory) -> list[StateRow]:

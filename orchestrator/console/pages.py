@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -27,9 +27,9 @@ from orchestrator.console.search_index import SearchIndex
 from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import RunCounts, RunHead
+from orchestrator.kernel.journal import AgentStatistics, RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.runtime.runs.listing import short_id, status_name
+from orchestrator.runtime.runs.listing import RunFilter, short_id, status_name
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
@@ -59,6 +59,12 @@ RUN_FILTERS: Final[Mapping[str, Mapping[str, object]]] = {
     **{outcome: {"status": "ended", "outcome": outcome} for outcome in OUTCOMES},
 }
 """Tile of the page of runs -> its conditions."""
+
+
+def tag_condition(text: str) -> RunFilter:
+    """Return the condition of a tag, `name=value`; none for a text that is no tag."""
+    name, equals, value = text.partition("=")
+    return {"tag": {name.strip(): value.strip()}} if name.strip() and equals else {}
 
 
 class Tile(NamedTuple):
@@ -290,16 +296,20 @@ T = TypeVar("T")
 ContentRule = Literal["never", "ask", "always"]
 PAGES: Final = (
     *(("runs", "Runs", "/"), ("inbox", "Inbox", "/inbox")),
-    *(("machines", "Machines", "/machines"), ("health", "Health", "/health")),
+    *(("agents", "Agents", "/agents"), ("machines", "Machines", "/machines")),
+    ("health", "Health", "/health"),
     ("backtest", "Backtest", "/backtest"),
 )
 """Name, word and path of each page in the navigation."""
 KEYS: Final = (
     *(("j k", "next and previous run or question"), ("Enter", "open it"), ("x", "select it")),
-    *(("/", "search"), ("g r", "runs"), ("g i", "inbox"), ("g m", "machines"), ("g h", "health")),
+    *(("/", "search"), ("g r", "runs"), ("g i", "inbox"), ("g a", "agents")),
+    *(("g m", "machines"), ("g h", "health")),
     *(("g b", "backtest"), ("g c", "compare"), ("?", "these keys"), ("Esc", "leave a field")),
 )
 """Keys of the pages and their effects. `static/console.js` has the same."""
+_READERS: Final = 8
+"""Most readers that are kept: an address chooses the tag."""
 _NAMES_LAST: Final = 30.0
 """Seconds for which the names of machines and agents are kept: they are read from every run."""
 
@@ -359,8 +369,12 @@ class Console:
     feed: Feed
     templates: Environment = field(default_factory=environment)
     viewers: Viewers = field(default_factory=Viewers)
-    machines: dict[str, MachineReader] = field(default_factory=dict)
-    """Machine -> the reader of its runs."""
+    readers: dict[tuple[str, str, str], MachineReader] = field(default_factory=dict)
+    """`machine` or `agent`, its name, a tag -> the reader of these runs: the last _READERS that were used."""
+    statistics: dict[tuple[str, str, str, bool], tuple[str, Sequence[AgentStatistics]]] = field(
+        default_factory=dict
+    )
+    """What the pages of agents showed last -> version of the journal, and the statistics."""
     index: SearchIndex = field(init=False)
     backtests: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
     """One backtest runs at a time, because each keeps a processor busy."""
@@ -377,6 +391,18 @@ class Console:
         if self._names is None or now - self._names[0] > _NAMES_LAST:
             self._names = (now, await self.runs.names())
         return self._names[1]
+
+    def reader(self, kind: Literal["machine", "agent"], name: str, tag: str) -> MachineReader:
+        """Return the reader of the runs of a machine or an agent that have a tag (`name=value`, or "")."""
+        key = (kind, name, tag)
+        reader = self.readers.pop(key, None)
+        if reader is None:
+            own: RunFilter = {"machine": name} if kind == "machine" else {"agent": name}
+            reader = MachineReader(self.runs, name, {**own, **tag_condition(tag)})
+            for old in [*self.readers][: len(self.readers) - _READERS + 1]:
+                del self.readers[old]
+        self.readers[key] = reader
+        return reader
 
     def may_read(self, request: Request, actor: Actor) -> bool:
         """Return whether the content of a run is shown in this answer."""

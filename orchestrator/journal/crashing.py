@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 from orchestrator.errors import StoreDown
 from orchestrator.kernel.journal import (
+    AgentStatistics,
     Draft,
     Journal,
     Lease,
@@ -123,6 +124,11 @@ class CrashingJournal:
 
     async def names(self) -> list[tuple[str, str]]:
         return await self._up().names()
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunConditions]
+    ) -> list[AgentStatistics]:
+        return await self._up().agents(by_version=by_version, **conditions)
 
     async def version(self) -> str:
         return await self._up().version()

@@ -37,7 +37,7 @@ from orchestrator.journal.codec import (
     status_after,
     verified_blob,
 )
-from orchestrator.journal.run_query import RunQuery
+from orchestrator.journal.run_query import RunQuery, agents_of
 from orchestrator.kernel.journal import (
     ENDING_KINDS,
     ENGINE,
@@ -45,6 +45,7 @@ from orchestrator.kernel.journal import (
     EXCERPT_BYTES,
     NO_HASH,
     PARKING_KINDS,
+    AgentStatistics,
     Draft,
     HeadCounts,
     HeadRow,
@@ -324,6 +325,15 @@ class MemoryJournal:
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
         return sorted({(run.graph, run.agent) for run in self._runs.values() if run.graph != ENGINE})
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunConditions]
+    ) -> list[AgentStatistics]:
+        """Return the statistics of each agent, or of each version of each. Raises ConfigError, StoreDown."""
+        query = RunQuery.counting(conditions)
+        rows = [(run.head(), *(run.change.usage or (None, None))) for run in self._runs.values()]
+        chosen = [row for row in rows if query.fits(row[0])]
+        return agents_of(chosen, query, by_version=by_version)
 
     async def version(self) -> str:
         """Return a text that is another one after each change."""

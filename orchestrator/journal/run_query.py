@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.journal import ENGINE, RunConditions, RunCounts, RunHead
+from orchestrator.kernel.journal import ENGINE, AgentStatistics, RunConditions, RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
 
 PAGE: Final = 200
@@ -48,6 +49,13 @@ _COUNTED: Final = (
 )
 COUNTS: Final = ", ".join(("count(*)", *(f"count(*) FILTER (WHERE {what})" for what in _COUNTED)))
 """The columns of a count: one pass over the rows, which no GROUP BY has to sort. `counted` reads them."""
+_VERSION: Final[Mapping[bool, str]] = {False: "''", True: "run.agent_version"}
+_LASTED: Final = "run.updated_at - run.created_at"
+PERCENTILES: Final[Mapping[str, str]] = {
+    "?": f"percentile_cont(CASE WHEN run.status = 'ended' THEN {_LASTED} END, {{}})",
+    "%s": f"percentile_cont({{}}) WITHIN GROUP (ORDER BY {_LASTED}) FILTER (WHERE run.status = 'ended')",
+}
+"""Mark of the store's values -> a percentile of how long the ended runs lasted."""
 NAMES: Final = f"SELECT DISTINCT run.graph, run.agent FROM run WHERE run.graph <> '{ENGINE}'"
 _VALUES: Final[Mapping[str, Callable[[RunHead], float]]] = {
     "updated": lambda head: head.updated_at,
@@ -122,6 +130,16 @@ class RunQuery:
         where, values = self.where(mark, None)
         return f"run.graph <> '{ENGINE}' AND {where}", values
 
+    def agents(self, mark: str, *, by_version: bool) -> tuple[str, list[object]]:
+        """Return the query of the statistics of agents and its values. `agent_of` reads a row."""
+        where, values = self.where_counted(mark)
+        lasted = ", ".join(PERCENTILES[mark].format(share) for share in (0.5, 0.95))
+        return (
+            f"SELECT run.agent, {_VERSION[by_version]}, sum(run.tokens), count(run.tokens), sum(run.cost), "
+            f"count(run.cost), {lasted}, min(run.created_at), max(run.created_at), {COUNTS} "
+            f"FROM run WHERE run.agent <> '' AND {where} GROUP BY 1, 2"
+        ), values
+
     @property
     def page(self) -> int:
         """Runs to read at once."""
@@ -183,10 +201,11 @@ class RunQuery:
         if self.after is not None:
             at = next(place for place, head in enumerate(ordered) if head.run_id == self.after)
             ordered = ordered[at + 1 :]
-        found = [head for head in ordered if self._fits(head)]
+        found = [head for head in ordered if self.fits(head)]
         return found if self.limit is None else found[: self.limit]
 
-    def _fits(self, head: RunHead) -> bool:
+    def fits(self, head: RunHead) -> bool:
+        """Return whether a head meets the conditions."""
         return (
             all(getattr(head, name) == value for name, value in self.equal.items())
             and self.tags.items() <= head.tags.items()
@@ -213,7 +232,7 @@ class RunQuery:
 
     def count(self, heads: Sequence[RunHead]) -> RunCounts:
         """Return the counts of the heads that meet the conditions."""
-        found = [head for head in heads if head.graph != ENGINE and self._fits(head)]
+        found = [head for head in heads if head.graph != ENGINE and self.fits(head)]
         parked = [head for head in found if head.status == "parked"]
         outcomes = Counter(head.outcome for head in found if head.status == "ended")
         return RunCounts(
@@ -223,6 +242,64 @@ class RunQuery:
             sum(head.waiting != "" for head in parked),
             {outcome: outcomes[outcome] for outcome in OUTCOMES},
         )
+
+
+def agent_of(row: Sequence[Any]) -> AgentStatistics:
+    """Return the statistics that a row of `RunQuery.agents` has."""
+    agent, version, tokens, counts, cost, priced, p50, p95, first, last, *heads = row
+    return AgentStatistics(
+        agent=str(agent),
+        version=str(version),
+        counts=counted(heads),
+        tokens=None if tokens is None else int(tokens),
+        counted=counts,
+        cost_micros=None if cost is None else int(cost),
+        priced=priced,
+        p50=p50,
+        p95=p95,
+        first=first,
+        last=last,
+    )
+
+
+def agents_of(
+    rows: Iterable[tuple[RunHead, int | None, int | None]], query: RunQuery, *, by_version: bool
+) -> list[AgentStatistics]:
+    """Return the same from heads, each with the tokens and the cost of the run itself."""
+    groups: dict[tuple[str, str], list[tuple[RunHead, int | None, int | None]]] = {}
+    for row in rows:
+        if row[0].agent:
+            groups.setdefault((row[0].agent, row[0].agent_version if by_version else ""), []).append(row)
+    found = []
+    for (agent, version), members in groups.items():
+        heads = [head for head, _, _ in members]
+        tokens = [count for _, count, _ in members if count is not None]
+        costs = [cost for _, _, cost in members if cost is not None]
+        lasted = sorted(head.updated_at - head.created_at for head in heads if head.status == "ended")
+        p50, p95 = (_percentile(lasted, share) if lasted else None for share in (0.5, 0.95))
+        found.append(
+            AgentStatistics(
+                agent,
+                version,
+                query.count(heads),
+                sum(tokens) if tokens else None,
+                len(tokens),
+                sum(costs) if costs else None,
+                len(costs),
+                p50,
+                p95,
+                min(head.created_at for head in heads),
+                max(head.created_at for head in heads),
+            )
+        )
+    return found
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value at a share of the numbers, between its two neighbours, as the stores compute it."""
+    at = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low + (high - low) * (at % 1)
 
 
 def counted(row: Sequence[int]) -> RunCounts:

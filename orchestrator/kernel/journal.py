@@ -190,6 +190,33 @@ class RunCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentStatistics:
+    """What the heads of the runs of an agent, or of a version of it, have together."""
+
+    agent: str
+    version: str
+    """Version of the agent; empty for all versions together, and for an agent without one."""
+    counts: RunCounts
+    tokens: int | None
+    """Of its own runs, without their child runs, which have agents of their own. None if no run counts tokens."""
+    counted: int
+    """Runs that count tokens."""
+    cost_micros: int | None
+    """The same for the cost; None if no run has a known price."""
+    priced: int
+    """Runs with a known price."""
+    p50: float | None
+    """Seconds from start to end, with all waits, that half of the ended runs did not exceed; None without one. It is
+    interpolated between two runs.
+    """
+    p95: float | None
+    first: float
+    """Start of its first run (epoch seconds)."""
+    last: float
+    """Start of its last run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Posted:
     """A request for a run from outside: approve, reject, respond, pause, resume, cancel."""
 
@@ -299,6 +326,15 @@ class Journal(JournalWriter, Protocol):
 
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
+        ...
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunConditions]
+    ) -> list[AgentStatistics]:
+        """Return the statistics of each agent, or of each version of each, of the runs that meet every condition.
+
+        Only heads are read; order and limit are ignored. Runs without an agent are left out.
+        """
         ...
 
     async def version(self) -> str:

@@ -213,6 +213,37 @@ class ListingContract(JournalCase):
             await journal.count(order_by="newest", colour="red")  # type: ignore[call-arg]
 
     @in_a_loop
+    async def test_the_statistics_of_agents_are_those_of_their_own_runs(self, journal: Journal) -> None:
+        await filled(journal)
+        await journal.create("e", "me", {"graph": "engine", "agent": "a"})
+        await journal.create("none", "me", {"graph": "g0"})
+        body = {"graph": "g0", "agent": "b", "agent_version": "2"}
+        lease = await journal.create("newer", "me", body)
+        below = {"input_tokens": 900, "output_tokens": 0, "cost_micros": 900}
+        await write(journal, lease, Draft("context", {"spent": spent(5, 1, 7, below)}))
+        found = {one.agent: one for one in await journal.agents()}
+        assert sorted(found) == ["a", "b"]
+        a, b = found["a"], found["b"]
+        assert (a.counts.total, a.counts.waiting, a.counts.outcomes["failed"]) == (2, 1, 0)
+        assert (a.tokens, a.counted, a.cost_micros, a.priced) == (10, 1, None, 0)
+        assert (a.p50, a.p95) == (None, None)
+        assert (b.counts.total, b.counts.outcomes["completed"], b.counts.outcomes["failed"]) == (4, 1, 1)
+        assert (b.tokens, b.counted, b.cost_micros, b.priced) == (96, 4, 25, 4)
+        heads = [head async for head in journal.runs(agent="b", status="ended")]
+        lasted = sorted(head.updated_at - head.created_at for head in heads)
+        shortest, longest = lasted
+        assert b.p50 == pytest.approx((shortest + longest) / 2)
+        assert b.p95 == pytest.approx(shortest + 0.95 * (longest - shortest))
+        versions = {one.version: one for one in await journal.agents(by_version=True, agent="b")}
+        assert {version: one.counts.total for version, one in versions.items()} == {"": 3, "2": 1}
+        newer = await journal.head("newer")
+        assert versions["2"].first == versions["2"].last == newer.created_at
+        assert [one.counts.total for one in await journal.agents(tags={"team": "x"}, limit=1)] == [1, 1]
+        assert await journal.agents(started_since=1e12) == []
+        with pytest.raises(ConfigError):
+            await journal.agents(colour="red")  # type: ignore[call-arg]
+
+    @in_a_loop
     async def test_excerpts_have_the_first_and_the_last_appends_of_each_run(self, journal: Journal) -> None:
         lease = await journal.create("long", "me", BODY)
         for number in range(EXCERPT + 3):

@@ -45,7 +45,7 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(journal)
-    reader = MachineReader(runs, "llm_loop", most=3)
+    reader = MachineReader(runs, "llm_loop", {"machine": "llm_loop"}, most=3)
     window = await reader.window(None, patience=60)
     assert (window.read, len(window.heads), window.more, window.is_read) == (3, 3, True, True)
     assert window.outcomes == {"completed": 1, "budget_exceeded": 1}
@@ -88,7 +88,7 @@ async def test_a_journal_that_is_closed_while_a_machine_is_read_leaves_no_error_
         raise StoreDown("journal is closed")
 
     monkeypatch.setattr(journal, "load", load)
-    reader = MachineReader(runs, "llm_loop")
+    reader = MachineReader(runs, "llm_loop", {"machine": "llm_loop"})
     assert (await reader.window(None, patience=0)).read == 0
     closed.set()
     await ended.wait()

@@ -62,7 +62,12 @@ async def test_questions_are_passed_on_until_it_crashed(tmp_path: Path) -> None:
         assert await journal.newest("talk") == await inner.head("run")
         with pytest.raises(StoreDown):
             await write(journal, lease, NOTE)
-        for question in (journal.news(0), journal.newest("talk"), journal.excerpts(["run"])):
+        for question in (
+            journal.news(0),
+            journal.newest("talk"),
+            journal.excerpts(["run"]),
+            journal.agents(),
+        ):
             with pytest.raises(StoreDown, match="on purpose"):
                 await question
         await journal.close()

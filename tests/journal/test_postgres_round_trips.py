@@ -151,6 +151,7 @@ async def test_each_read_is_one_round_trip(database: str) -> None:
             "runs": lambda: listed(journal),
             "count": journal.count,
             "names": journal.names,
+            "agents": journal.agents,
             "excerpts": lambda: journal.excerpts(["run"]),
             "version": journal.version,
         }

@@ -99,6 +99,7 @@ async def test_a_journal_of_version_1_is_read_without_a_change(tmp_path: Path) -
         assert (await journal.newest("talk")) == await journal.head("ended")
         kinds = [draft.kind for draft in (await journal.excerpts(["parked"]))["parked"]]
         assert (kinds[0], kinds[-1]) == ("created", "parked")
+        assert await journal.agents() == []
         health = await journal.check()
         assert (health.problems, health.version, health.records) == ((), 1, 21)
         with pytest.raises(StoreDown, match="read-only"):

@@ -55,7 +55,7 @@
   setInterval(localTimes, 5000);
 
   // ---- keys: none of them approves ----
-  var pages = { r: "/", i: "/inbox", m: "/machines", h: "/health", b: "/backtest", c: "/compare" };
+  var pages = { r: "/", i: "/inbox", a: "/agents", m: "/machines", h: "/health", b: "/backtest", c: "/compare" };
   var pending = false;
   document.addEventListener("keydown", function (event) {
     var typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);

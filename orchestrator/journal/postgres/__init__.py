@@ -48,6 +48,7 @@ from orchestrator.journal.postgres.writer import (
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.journal import (
+    AgentStatistics,
     Draft,
     HeadCounts,
     Lease,
@@ -313,6 +314,12 @@ class PostgresJournal(DurableJournal[PostgresHandle]):
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
         return await self._read(read.names)
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunConditions]
+    ) -> list[AgentStatistics]:
+        """Return the statistics of each agent, or of each version of each. Raises ConfigError, StoreDown."""
+        return await self._read(read.agents, RunQuery.counting(conditions), by_version)
 
     async def version(self) -> str:
         """Return a text that is another one after each commit of any process."""

@@ -20,11 +20,12 @@ from orchestrator.journal.codec import disagreement, excerpts_of, records_of, ve
 from orchestrator.journal.postgres import session
 from orchestrator.journal.postgres.presence import LIVING, LOCKED
 from orchestrator.journal.postgres.session import client_parameters, unreachable
-from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
+from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, agent_of, counted
 from orchestrator.kernel.journal import (
     ENGINE,
     EXCERPT,
     EXCERPT_BYTES,
+    AgentStatistics,
     Draft,
     HeadCounts,
     HeadRow,
@@ -158,6 +159,11 @@ def count(db: Db, query: RunQuery) -> RunCounts:
 def names(db: Db) -> list[tuple[str, str]]:
     """Return each pair of a machine and an agent."""
     return sorted((str(graph), str(agent)) for graph, agent in _scanned(db, NAMES, ()))
+
+
+def agents(db: Db, query: RunQuery, by_version: bool) -> list[AgentStatistics]:  # noqa: FBT001
+    """Return the statistics of agents."""
+    return [agent_of(row) for row in _scanned(db, *query.agents("%s", by_version=by_version))]
 
 
 def version(db: Db) -> str:

@@ -52,6 +52,7 @@ from orchestrator.journal.sqlite.writer import (
 )
 from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.journal import (
+    AgentStatistics,
     Draft,
     HeadCounts,
     Lease,
@@ -564,6 +565,13 @@ class SqliteJournal(DurableJournal[SqliteHandle]):
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
         return await self._read(lambda handle: read.names(handle.reader))
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunConditions]
+    ) -> list[AgentStatistics]:
+        """Return the statistics of each agent, or of each version of each. Raises ConfigError, StoreDown."""
+        query = RunQuery.counting(conditions)
+        return await self._read(lambda handle: read.agents(handle.reader, query, by_version=by_version))
 
     async def version(self) -> str:
         """Return a text that is another one after each commit of any process."""

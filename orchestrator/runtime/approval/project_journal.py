@@ -51,6 +51,7 @@ from orchestrator.kernel.fact import (
     WorkAbandoned,
 )
 from orchestrator.kernel.journal import (
+    AgentStatistics,
     Draft,
     Journal,
     Lease,
@@ -459,6 +460,11 @@ class ProjectJournal:
 
     async def names(self) -> list[tuple[str, str]]:
         return await self.inner.names()
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunConditions]
+    ) -> list[AgentStatistics]:
+        return await self.inner.agents(by_version=by_version, **conditions)
 
     async def version(self) -> str:
         return await self.inner.version()

@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt, RunExists, RunUnknown
+from orchestrator.journal.redacted import tool_word
 from orchestrator.kernel.journal import (
     ENGINE,
     RECORD_SCHEMA,
+    AgentStatistics,
     Draft,
     Journal,
     Record,
@@ -29,6 +31,7 @@ from orchestrator.kernel.journal import (
     write_records,
 )
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.tools.result import RETURNED
 from orchestrator_guards import Verdict
 from orchestrator_guards.evaluation import GUARDS, read_row
 
@@ -148,6 +151,15 @@ async def count_runs(journal: Journal, **conditions: Unpack[RunFilter]) -> RunCo
     query = _query("newest", None, conditions)
     del query["order_by"], query["descending"]
     return await journal.count(**query)
+
+
+async def read_agents(
+    journal: Journal, *, by_version: bool = False, **conditions: Unpack[RunFilter]
+) -> list[AgentStatistics]:
+    """Return the statistics of each agent, or of each version of each. Raises ConfigError, StoreDown."""
+    query = _query("newest", None, conditions)
+    del query["order_by"], query["descending"]
+    return await journal.agents(by_version=by_version, **query)
 
 
 def _query(order_by: str, limit: int | None, conditions: RunFilter) -> dict[str, Any]:
@@ -293,6 +305,23 @@ def _no_history() -> History:
 
 
 @dataclass(slots=True)
+class ToolTimes:
+    """The calls of one tool, over many runs."""
+
+    calls: int = 0
+    failed: int = 0
+    """Calls that did not return: errors, timeouts, refusals and interruptions."""
+    seconds: list[float] = field(default_factory=list)
+    """Of the calls that ran."""
+
+    def merge(self, other: ToolTimes) -> None:
+        """Add the calls of another history."""
+        self.calls += other.calls
+        self.failed += other.failed
+        self.seconds += other.seconds
+
+
+@dataclass(slots=True)
 class MachineHistory:
     """The last runs of one machine."""
 
@@ -309,6 +338,7 @@ class MachineHistory:
     """Guard -> its evaluations."""
     refused: Counter[str] = field(default_factory=Counter)
     """Guard -> evaluations in which it refused."""
+    tools: dict[str, ToolTimes] = field(default_factory=dict)
 
     def merge(self, other: MachineHistory) -> None:
         """Add the runs of another history."""
@@ -323,12 +353,20 @@ class MachineHistory:
             own.failed += times.failed
         self.evaluated.update(other.evaluated)
         self.refused.update(other.refused)
+        for tool, calls in other.tools.items():
+            self.tools.setdefault(tool, ToolTimes()).merge(calls)
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the records of one run."""
         self.runs += 1
         entered, seq = 0.0, 0
         for record in records:
+            if record.kind == "done" and record.body.get("tool"):
+                tool = self.tools.setdefault(tool_word(record.body), ToolTimes())
+                tool.calls += 1
+                tool.failed += record.body.get("outcome") not in RETURNED
+                if (lasted := record.body.get("seconds")) is not None:
+                    tool.seconds.append(float(lasted))
             if record.kind == "transition":
                 seq += 1
                 body = record.body

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown, StoreDown
 from orchestrator.kernel.fact import RecordsWritten
-from orchestrator.kernel.journal import Journal, Posted, Record, RunCounts, RunHead
+from orchestrator.kernel.journal import AgentStatistics, Journal, Posted, Record, RunCounts, RunHead
 from orchestrator.kernel.mailbox import Kind
 from orchestrator.llm.live_event import EventsDropped, RunEvent
 from orchestrator.llm.port import SystemClock
@@ -31,6 +31,7 @@ from orchestrator.runtime.runs.listing import (
     RunPage,
     RunTree,
     count_runs,
+    read_agents,
     read_machine,
     read_page,
     read_tree,
@@ -178,6 +179,7 @@ class RunFollower:
 
 
 RunHeads: TypeAlias = list[RunHead]
+AgentStatisticsList: TypeAlias = list[AgentStatistics]
 RunNames: TypeAlias = list[tuple[str, str]]
 Records: TypeAlias = list[Record]
 Questions: TypeAlias = list[Question]
@@ -253,6 +255,25 @@ class Runs:
         No record is read. Raises ConfigError, StoreDown.
         """
         return await count_runs(self.journal, **conditions)
+
+    async def agents(
+        self, *, by_version: bool = False, **conditions: Unpack[RunFilter]
+    ) -> AgentStatisticsList:
+        """Return counts, tokens, cost and duration of the runs of each agent. Only heads of runs are read.
+
+        Args:
+            by_version: One row for each version of each agent.
+            conditions: See `RunFilter`.
+
+        Raises:
+            ConfigError: A condition is invalid.
+            StoreDown: The store is unavailable.
+
+        Example:
+            for found in await runs.agents(tag={"team": "billing"}):
+                print(found.agent, found.counts.total, found.cost_micros, found.p95)
+        """
+        return await read_agents(self.journal, by_version=by_version, **conditions)
 
     async def names(self) -> RunNames:
         """Return each pair of a machine and an agent that runs of the journal have. Raises StoreDown."""
