@@ -223,7 +223,7 @@ class AnswerRefused(RunError):
 
     def __init__(self, run_id: str, why: str, kind: str = "unasked", earlier: Any = None) -> None:
         super().__init__(f"run {run_id!r} refuses the answer: {why}; {see_guide('approvals')}")
-        self.run_id = run_id
+        self.run_id, self.why = run_id, why
         self.kind, self.earlier = kind, earlier  # kind: unasked, several, stale, edit, answered or over
 
 

@@ -283,7 +283,8 @@ class _Questions:
         while True:
             run_id = await self._parked.get()
             for one in await self._agent.pending(run_id):
-                await self._decide(run_id, one)
+                if one.run_id == run_id:  # a child run is in the queue itself
+                    await self._decide(run_id, one)
 
     async def _decide(self, run_id: str, asked: Question) -> None:
         here = answered_here(asked)

@@ -71,7 +71,7 @@ from orchestrator.llm.message import Message
 from orchestrator.llm.run_event import ModelRequestFinished, RunFinished, ToolFinished
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import WHY, Question
+from orchestrator.machines.question import WHY, PendingQuestion, Question
 from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
@@ -443,7 +443,7 @@ class SupervisedRun:
         """Print the questions whenever the run, or a child run, waits for a person; until cancelled."""
         while True:
             fact = await self._parked.get()
-            questions = await agent.pending(fact.run_id) if fact.reason in WHY else []
+            questions = await self._questions(agent, fact.run_id) if fact.reason in WHY else []
             lines: list[str] = []
             if fact.reason == "paused":
                 lines += [
@@ -466,7 +466,7 @@ class SupervisedRun:
 
     async def _decide(self, agent: Agent, run_id: str, screen: Screen) -> None:
         """Read the answers from the terminal, unless another process answers first."""
-        questions = await agent.pending(run_id)
+        questions = await self._questions(agent, run_id)
         with screen.still():
             for one in questions:
                 if not answered_here(one):
@@ -477,6 +477,11 @@ class SupervisedRun:
                 if not await answer_typed(agent, self._store, run_id, one, self._answered[run_id]):
                     return
             self._asking.discard(run_id)
+
+    @staticmethod
+    async def _questions(agent: Agent, run_id: str) -> list[PendingQuestion]:
+        """Return the questions of one run of the tree: each is printed when its own run is parked."""
+        return [one for one in await agent.pending(run_id) if one.run_id == run_id]
 
     def _described(self, run_id: str, asked: Question) -> Iterator[str]:
         here = answered_here(asked)

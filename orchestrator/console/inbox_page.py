@@ -27,6 +27,7 @@ from orchestrator.runtime.approval.plan_file import PlanReview
 from orchestrator.runtime.runs.listing import RunFilter
 from orchestrator.runtime.runs.outline import WaitingCall, read_outlines
 from orchestrator.runtime.runs.story import RunDetails
+from orchestrator.runtime.service.descendant import open_ancestors
 from orchestrator.tools.input_request import form_fields, request_of
 
 
@@ -263,7 +264,7 @@ async def _page(  # noqa: PLR0917
         viewers=console.viewers.others(chosen.run_id, session_of(request)) if chosen else (),
         fault=fault,
         typed=typed or {},
-        **({"story": None, "questions": []} | values),
+        **({"story": None, "questions": [], "above": [], "below": []} | values),
     )
 
 
@@ -292,7 +293,8 @@ async def _rows(console: Console, request: Request, actor: Actor, heads: Sequenc
 
 async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[str, Any]:
     details: RunDetails = await console.runs.get(head.run_id)
-    pending = {question.key for question in await console.runs.pending(head.run_id)}
+    in_tree = await console.runs.pending(head.run_id)
+    pending = {question.key for question in in_tree if question.run_id == head.run_id}
     now = time.time()
     requests = [request_of(question.input) if question.input else None for question in details.questions]
     shown = [
@@ -309,7 +311,12 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
         }
         for question, asked in zip(details.questions, requests, strict=True)
     ]
-    return {"story": details.story, "questions": shown}
+    return {
+        "story": details.story,
+        "questions": shown,
+        "above": await open_ancestors(console.runs.journal, head),
+        "below": [question for question in in_tree if question.run_id != head.run_id],
+    }
 
 
 async def answer(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:
@@ -394,6 +401,7 @@ async def preview(console: Console, request: Request, actor: Actor) -> Response:
         found += [
             ListedQuestion(head, question, left_out(kind, question, now))
             for question in await console.runs.pending(run_id)
+            if question.run_id == run_id  # a child run is selected by itself
         ]
     return await console.page(
         request,
@@ -435,7 +443,8 @@ async def _post_to(  # noqa: PLR0917 - the parts of one answer
 ) -> str:
     """Post an answer to a question; return the result in words."""
     try:
-        question = next((one for one in await console.runs.pending(run_id) if one.key == call), None)
+        asked = await console.runs.pending(run_id)
+        question = next((one for one in asked if (one.run_id, one.key) == (run_id, call)), None)
         refused = question and left_out(kind, question, time.time())  # also for a form that nobody displayed
         if refused:
             return f"not posted: {refused}; answer it by itself"

@@ -430,6 +430,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     story.close()
     details = RunDetails(head, story, await story.unread(console.runs.journal))
     view = RunSections.of(details, records, line, now)
+    pending = await console.runs.pending(run_id) if tree.children else []
     content = console.may_read(request, actor)
     if content:
         _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
@@ -445,6 +446,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         head=head,
         story=view.story,
         tree=tree,
+        below=[question for question in pending if question.run_id != run_id],
         timeline=Markup(drawn),  # noqa: S704 - its texts are escaped by the drawing
         words=words,
         turns=turns,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -13,8 +12,8 @@ from pydantic_core import to_json
 from orchestrator.errors import AnswerRefused, OtherAgent, ResultUnreadable, RunUnknown
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.live_event import RunEvent
-from orchestrator.llm.run_event import QuestionAsked, ToolStarted
-from orchestrator.machines.question import Question
+from orchestrator.llm.run_event import ToolStarted
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result, ended_as
@@ -58,11 +57,12 @@ class DurableAgent:
             await self._refuse_foreign(run_id)
             self._drive(run_id, self._agent.resume(run_id))
         task = self._live[run_id]
-        watching = asyncio.ensure_future(self._question(run_id, progress))
+        watching = asyncio.ensure_future(self._questions(run_id))
+        reporting = asyncio.ensure_future(self._report(run_id, progress))
         try:
             await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and (asked := await watching):
-                return [_question_of(one) for one in asked]
+                return [_question_of(run_id, one) for one in asked]
             result = await asyncio.shield(task)
             output = result.output
             try:
@@ -78,8 +78,8 @@ class DurableAgent:
             return RunAnswer(text, result.outcome is not Outcome.COMPLETED, data)
         finally:
             watching.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await watching
+            reporting.cancel()
+            await asyncio.gather(watching, reporting, return_exceptions=True)
 
     async def answer(self, run_id: str, key: str, *, accept: bool, content: Mapping[str, Any]) -> bool:
         """Answer a question with the content of its form; return whether it is an answer.
@@ -87,9 +87,10 @@ class DurableAgent:
         An answer that counts already changes nothing. Raises RunUnknown, OtherAgent.
         """
         await self._refuse_foreign(run_id)
-        found = next((one for one in await self._agent.pending(run_id) if _key_of(one) == key), None)
+        found = next((one for one in await self._agent.pending(run_id) if _key_of(run_id, one) == key), None)
         if found is None:
             return True
+        run_id = found.run_id
         bound: dict[str, Any] = {"digest": found.digest, "by": _BY}
         try:
             if accept and found.input is not None and request_of(found.input).schema is not None:
@@ -133,18 +134,27 @@ class DurableAgent:
             return False
         return True
 
-    async def _question(self, run_id: str, progress: Callable[[str], Awaitable[None]]) -> list[Question]:
-        """Return the open questions of a run as soon as it has some; none at its end."""
+    async def _questions(self, run_id: str) -> list[PendingQuestion]:
+        """Return the open questions of a run and of its descendants as soon as there are some."""
+        runs, seen = self._agent.runs, ""
+        while True:
+            version = await runs.version()
+            if version != seen and (asked := await self._agent.pending(run_id)):
+                return asked
+            seen = version
+            await asyncio.sleep(_POLL)
+
+    async def _report(self, run_id: str, progress: Callable[[str], Awaitable[None]]) -> None:
+        """Report the progress of a run until its end."""
         async for event in self._agent.runs.events(run_id, follow=True):
-            if isinstance(event, QuestionAsked) and (asked := await self._agent.pending(run_id)):
-                return list(asked)
             if (text := _progress(event)) is not None:
                 await progress(text)
-        return []
 
 
 _DIGITS = 16
 """Characters of the digest of a request for input in the key of its question."""
+_POLL = 0.1
+"""Seconds between two looks for questions: the events of a run do not have those of its child runs."""
 _STORED = 0.01
 """Seconds between two looks for a run that is being created."""
 
@@ -153,20 +163,25 @@ def _progress(event: RunEvent) -> str | None:
     return f"calls {event.tool}" if isinstance(event, ToolStarted) else None
 
 
-def _key_of(question: Question) -> str:
-    """Return the key of a question for a client. The digest tells several requests for input of one call apart."""
-    return question.key if question.input is None else f"{question.key}:{question.digest[:_DIGITS]}"
+def _key_of(run_id: str, question: PendingQuestion) -> str:
+    """Return the key of a question of a run's tree for a client.
+
+    The run that asks is part of it if it is another one: keys of calls repeat between runs. The digest tells several
+    requests for input of one call apart.
+    """
+    key = question.key if question.run_id == run_id else f"{question.run_id}/{question.key}"
+    return key if question.input is None else f"{key}:{question.digest[:_DIGITS]}"
 
 
-def _question_of(question: Question) -> RunQuestion:
+def _question_of(run_id: str, question: PendingQuestion) -> RunQuestion:
     if question.input is None:
         asked = {"unknown_effect": "It is not known whether this call took effect. Run it again?"}
         first = asked.get(question.why, f"May the agent call {question.tool}?")
         return RunQuestion(
-            _key_of(question),
+            _key_of(run_id, question),
             f"{first}\n{question.tool} {question.arguments}"
             + (f"\n{question.notice}" if question.notice else ""),
         )
     request = request_of(question.input)
     text = request.message + (f"\n{request.url}" if request.url else "")
-    return RunQuestion(_key_of(question), text, request.schema, request.url)
+    return RunQuestion(_key_of(run_id, question), text, request.schema, request.url)

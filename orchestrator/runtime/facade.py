@@ -11,7 +11,7 @@ from orchestrator.argument_names import checks_names
 from orchestrator.errors import RunExists, RunUnknown, Suspended
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
-from orchestrator.machines.question import Question
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.service.arguments import IfExists, check_if_exists
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.ownership import AgentIdentity
@@ -120,26 +120,22 @@ class Facade(Generic[R]):
 
     async def questions(self, run_id: str) -> tuple[OpenQuestion, ...]:
         """Return the open questions of a run and of its child runs, in this or another process. Raises RunUnknown."""
-        journal = self._service.journal
-        found, runs = list[OpenQuestion](), [(await journal.head(run_id)).run_id]
-        while runs:
-            asks = runs.pop(0)
-            for one in await self._service.control.pending(asks):
-                found.append(
-                    OpenQuestion(
-                        id=one.key if asks == run_id else f"{asks}/{one.key}",
-                        run_id=asks,
-                        key=one.key,
-                        text=one.notice or f"May {one.tool} be called with {one.arguments}?",
-                        why=one.why,
-                        tool=one.tool,
-                        arguments=one.arguments,
-                        digest=one.digest,
-                        expires_at=one.expires_at,
-                    )
-                )
-            runs += [child.run_id async for child in journal.runs(parent_run_id=asks)]
-        return tuple(found)
+        await self._service.journal.head(run_id)
+        return tuple(
+            OpenQuestion(
+                id=one.key if one.run_id == run_id else f"{one.run_id}/{one.key}",
+                run_id=one.run_id,
+                agents=one.agents,
+                key=one.key,
+                text=one.notice or f"May {one.tool} be called with {one.arguments}?",
+                why=one.why,
+                tool=one.tool,
+                arguments=one.arguments,
+                digest=one.digest,
+                expires_at=one.expires_at,
+            )
+            for one in await self._service.control.pending(run_id)
+        )
 
     async def _post_answers(self, run_id: str, answers: Answers | None, by: str) -> None:
         """Answer open questions of a run and of its child runs.
@@ -263,7 +259,8 @@ class HumanInput(Facade[R]):
         normally, also after the run has ended.
 
         Args:
-            run_id: Id of the run, or the event QuestionAsked of a stream, which names run, call and arguments.
+            run_id: Id of the run that asks, or the event QuestionAsked of a stream, which names run, call and
+                arguments; or of a run above it, if `digest` is the whole digest of the question.
             call: Key of the call as in `pending`; required if several calls wait.
             digest: If given, the answer counts only for exactly these arguments.
             arguments: JSON text that replaces the model's arguments.
@@ -312,10 +309,11 @@ class HumanInput(Facade[R]):
             run_id, "respond", by, why, call=call, digest=digest, content=content
         )
 
-    async def pending(self, run_id: str) -> list[Question]:
-        """Return the unanswered questions of a run in this or another process. Raises RunUnknown.
+    async def pending(self, run_id: str) -> list[PendingQuestion]:
+        """Return the unanswered questions of a run and its descendants, in this or another process. Raises RunUnknown.
 
-        A question is listed as soon as it is durable, until the journal stores an answer to it.
+        The questions of the run itself come first. `run_id` and `agents` of a question name the run that asks. A
+        question is listed as soon as it is durable, until the journal stores an answer to it.
         """
         return await self._service.control.pending(run_id)
 

@@ -38,7 +38,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -55,6 +55,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.question import Question
 from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.service.answer import OpenQuestions, default_actor, replies
+from orchestrator.runtime.service.descendant import name_of, open_ancestors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,11 @@ class Notice:
     id: str
     """Identifies the question: the same for each attempt, channel and process. Receivers drop repeated ids."""
     run_id: str
+    root_run_id: str = ""
+    """The run that its caller started, if `run_id` is a child run of it, at any depth; else empty."""
     agent: str = ""
+    agents: tuple[str, ...] = ()
+    """Agents from that run to the one that waits; empty if it is no child run."""
     machine: str = ""
     state: str = ""
     reason: str = ""
@@ -84,14 +89,16 @@ class Notice:
     @property
     def text(self) -> str:
         """The notice as a sentence for a person."""
-        owner = f" of {self.agent}" if self.agent else ""
+        agents = " > ".join(self.agents) or self.agent
+        owner = f" of {agents}" if agents else ""
         what = f"{self.tool} ({self.reason})" if self.tool else f"question {self.question}"
         answer = self.link or f"orchestrator runs show {self.run_id}"
         return f"Run {self.run_id}{owner} waits for a person: {what}. Answer: {answer}"
 
     def body(self) -> dict[str, Any]:
         """Return the notice as plain data."""
-        return asdict(self) | {"tags": dict(self.tags), "text": self.text}
+        plain = {"agents": [*self.agents], "tags": dict(self.tags), "text": self.text}
+        return asdict(self) | plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +120,19 @@ class OpenNotices:
             one.kind == "cancel" and one.id not in stored.handled for one in posted
         ):
             return cls((), marks)
+        above = await open_ancestors(journal, head)
         notices = [_of_call(head, one) for one in found.waiting.values() if not 0 < one.expires_at <= now]
         if asked := (stored.parked or {}).get("questions"):
             answered = await replies(journal, stored)
             notices += [_of_question(head, str(one), stored.seq) for one in asked if str(one) not in answered]
-        return cls(tuple(_linked(one, link) for one in notices), marks)
+        return cls(tuple(_linked(_in_tree(one, head, above), link) for one in notices), marks)
+
+
+def _in_tree(notice: Notice, head: RunHead, above: Sequence[RunHead]) -> Notice:
+    """Add the path from the root run to a child run that waits."""
+    if not above:
+        return notice
+    return replace(notice, root_run_id=above[0].run_id, agents=tuple(name_of(one) for one in (*above, head)))
 
 
 def _of_call(head: RunHead, question: Question) -> Notice:
@@ -158,7 +173,7 @@ def _linked(notice: Notice, link: str) -> Notice:
     return replace(notice, link=link.format(**values)) if link else notice
 
 
-LINK_FIELDS = ("id", "run_id", "agent", "question", "digest")
+LINK_FIELDS = ("id", "run_id", "root_run_id", "agent", "question", "digest")
 """Names that a link may contain, in braces."""
 
 
@@ -449,7 +464,8 @@ class Notifier:
 
     Args:
         journal: The journal of the runs.
-        link: Address where a person answers. `{run_id}`, `{question}`, `{digest}`, `{agent}` and `{id}` are replaced.
+        link: Address where a person answers. `{run_id}`, `{question}`, `{digest}`, `{root_run_id}`, `{agent}` and
+            `{id}` are replaced.
         interval: Seconds between two readings of the journal.
         retry: Attempts of one delivery; by default 5 within 5 minutes. Every error is retried.
         pause: Seconds between the last attempt of a failed delivery and its next first one.

@@ -327,6 +327,25 @@ async def test_records_are_shown_without_content_and_page_by_page(journal: Memor
 # ---- inbox ----
 
 
+async def test_the_pages_of_a_run_and_its_child_run_lead_to_the_question_of_the_child_run(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    child = agent(MemoryJournal(), said(call("pay", amount=7)), name="billing")
+    front = agent(journal, said(call("bill", task="7")), name="front", tools=[child.as_tool("bill", "Bill.")])
+    left = await front.run("go", run_id="p", wait="never")
+    client = await operator(runs)
+    link = 'href="/inbox?run=p%3A1%3A0"'
+    for page in ("/runs/p", "/inbox?run=p"):
+        text = (await client.get(page)).text
+        assert link in text, page
+        assert "front &gt; billing, call 1:0: pay" in text, page
+        assert "no question that this page can answer" not in text
+    text = (await client.get("/inbox?run=p%3A1%3A0")).text
+    assert '<a class="link" href="/runs/p">front</a> &gt; billing' in text
+    assert left.questions[0].digest in text
+    assert 'action="/answer/p:1:0"' in text
+
+
 async def test_the_inbox_lists_the_longest_wait_first_and_shows_one_call_completely(
     journal: MemoryJournal, runs: Runs
 ) -> None:

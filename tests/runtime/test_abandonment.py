@@ -31,7 +31,7 @@ from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent
-from orchestrator.machines.question import Question
+from orchestrator.machines.question import PendingQuestion, Question
 from orchestrator.providers.mcp.session import McpSession
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
@@ -321,7 +321,7 @@ def _pay(effect: str, code: Stubborn, undone: list[str], tries: int = 1) -> Tool
 
 
 async def _asked(runner: Agent) -> Question:
-    async def questions() -> list[Question]:
+    async def questions() -> list[PendingQuestion]:
         with contextlib.suppress(RunUnknown):
             return await runner.pending("r")
         return []

@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Posted
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import Question
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.answer import OpenQuestions
 from orchestrator.testing.clock import FakeClock
@@ -54,7 +54,7 @@ def handles(request: pytest.FixtureRequest, tmp_path: Path) -> Handles:
 
 
 @asynccontextmanager
-async def left_asking(journal: Journal, office: Office | None = None) -> AsyncIterator[list[Question]]:
+async def left_asking(journal: Journal, office: Office | None = None) -> AsyncIterator[list[PendingQuestion]]:
     """A run that asks, and that no process drives."""
     agent = (office or Office()).agent(journal)
     async with waiting(agent):

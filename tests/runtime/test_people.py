@@ -19,7 +19,7 @@ from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import Question
+from orchestrator.machines.question import PendingQuestion, Question
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
@@ -62,16 +62,16 @@ class Office:
         return Agent(FunctionLLM(self.model), tools=[pay, look], **with_runtime(journal=journal, **options))
 
 
-async def asked(agent: Agent, run_id: str = "r") -> list[Question]:
+async def asked(agent: Agent, run_id: str = "r") -> list[PendingQuestion]:
     """The questions of a run, once it asks any."""
 
-    async def look() -> list[Question]:
+    async def look() -> list[PendingQuestion]:
         try:
             return await agent.pending(run_id)
         except RunUnknown:
             return []
 
-    found: list[Question] = await until(look)
+    found: list[PendingQuestion] = await until(look)
     return found
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -423,7 +424,7 @@ async def test_a_child_that_waits_for_a_person_is_parked_itself_and_answered_thr
     heads = {head.run_id: (head.status, head.reason) async for head in journal.runs()}
     assert heads == {"p": ("open", ""), "p:1:0": ("parked", "approval")}
     (question,) = await parent.pending("p:1:0")
-    assert await parent.pending("p") == []
+    assert await parent.pending("p") == [replace(question, agents=("llm_loop", "llm_loop"))]
     parent.approve("p:1:0", digest=question.digest, by="ann")
     assert told(await running) == "gold"
 

@@ -102,6 +102,8 @@ async def test_a_webhook_is_signed_has_the_link_and_no_content(receiver: Receive
         assert told | {"id": "", "text": ""} == {
             "id": "",
             "run_id": "r?1",
+            "root_run_id": "",
+            "agents": [],
             "agent": "billing",
             "machine": "llm_loop",
             "state": "process_tools",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -23,13 +23,21 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.listing import FilterOptions
 from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.question import answer_fault, expired
-from orchestrator.cli.runs.run_service import engine_of, lets_go_on, named, refuse_approval, resumption
+from orchestrator.cli.runs.run_service import (
+    engine_of,
+    lets_go_on,
+    named,
+    refuse_approval,
+    resumption,
+    root_story,
+)
 from orchestrator.cli.runs.store import OpenStore, at_journal, holder, position_of
 from orchestrator.cli.spread import spread
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.runs.runs import RunRequest, Runs
 from orchestrator.runtime.runs.story import RunDetails, Story
 from orchestrator.runtime.service.answer import PostedRequest
@@ -101,12 +109,15 @@ class RunPosition:
     details: RunDetails
     engine: EngineInfo | None
     """The engine that resumes the run without a request, if the run has no owner."""
+    root: Story
+    """The run whose resumption resumes this one."""
 
     @classmethod
     async def of(cls, store: OpenStore, run_id: str) -> RunPosition:
         """Read a run."""
         found = await store.runs.get(run_id)
-        return cls(found, await engine_of(store, found.head, found.story))
+        root = await root_story(store, found.head, found.story)
+        return cls(found, await engine_of(store, found.head, found.story), root)
 
     @property
     def head(self) -> RunHead:
@@ -231,6 +242,8 @@ def post(options: RequestOptions) -> int:
 
     async def work(store: OpenStore) -> int:
         run_id = (await store.run(options.run)).run_id
+        if options.kind in ANSWERS:
+            run_id = await _asking_run(store, run_id, options)
         found = await RunPosition.of(store, run_id)
         if found.head.owner is None:  # a process that works on the run receives pause and cancel
             refuse_approval(store, found.head)
@@ -259,6 +272,15 @@ def post(options: RequestOptions) -> int:
 # ---- requests ----
 
 
+async def _asking_run(store: OpenStore, run_id: str, options: RequestOptions) -> str:
+    """Return the run below this one whose question has the whole digest of the answer; else this run."""
+    digest = (options.digest or "").lower()
+    for one in await store.runs.pending(run_id):
+        if one.digest == digest and options.call in (None, one.key):
+            return one.run_id
+    return run_id
+
+
 def poster(runs: Runs, kind: str) -> Callable[..., Awaitable[list[RunRequest]]]:
     """Return the method that posts requests of a kind."""
     return {"pause": runs.pause, "resume": runs.request_resume, "cancel": runs.cancel}[kind]
@@ -267,7 +289,9 @@ def poster(runs: Runs, kind: str) -> Callable[..., Awaitable[list[RunRequest]]]:
 async def _answered(store: OpenStore, options: RequestOptions, found: RunPosition, by: str) -> PostedRequest:
     """Post an answer; return the one that the journal keeps, and whether it existed before. Raises ConfigError."""
     run_id, runs = found.head.run_id, store.runs
-    asked = [one for one in await runs.pending(run_id) if options.call in (None, one.key)]
+    pending = await runs.pending(run_id)
+    below = [one for one in pending if one.run_id != run_id]
+    asked = [one for one in pending if one.run_id == run_id and options.call in (None, one.key)]
     if len(asked) == 1 and not expired(asked[0], time.time()):
         fault = answer_fault(store, run_id, asked[0], options.kind, options.digest)
         if fault is not None:
@@ -282,7 +306,17 @@ async def _answered(store: OpenStore, options: RequestOptions, found: RunPositio
             case _:
                 return await runs.respond(run_id, options.content or "", options.call, **which)
     except AnswerRefused as error:
-        raise ConfigError(_refused(options, found, error)) from None
+        waits = f"; {waiting_descendant(store, below)}" if below and error.kind != "over" else ""
+        raise ConfigError(_refused(options, found, error) + waits) from None
+
+
+def waiting_descendant(store: OpenStore, below: Sequence[PendingQuestion]) -> str:
+    """Return which run below the addressed one waits, and the command that shows its question."""
+    first, more = below[0], len({one.run_id for one in below}) - 1
+    others = f" and {many(more, 'other run')} below it" if more else ""
+    agents = " > ".join(shown(name, 80) for name in first.agents)
+    command = store.command("show", first.run_id)
+    return f"run {shown(first.run_id)} ({agents}){others} waits about call {first.key}: `{command}`"
 
 
 def _ended(found: RunPosition) -> str:
@@ -356,10 +390,10 @@ def _print_request(
             else "the process that owned the run is gone"
         )
         say(f"{owner}: the run is not cancelled until it is resumed by")
-        say(f"  {resumption(store, story)}")
+        say(f"  {resumption(store, found.root)}")
     elif head.owner is None:
         say(f"the run has no owner; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
-        say(f"  {resumption(store, story)}")
+        say(f"  {resumption(store, found.root)}")
     else:
         after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""
         say(f"{shown(holder(head))} holds the run and carries it out{after}")

@@ -11,6 +11,7 @@ from orchestrator.engines.engine_directory import EngineInfo, engines
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.story import Story
 
 GROUPS = {"pipeline": "pipeline", "ralph": "ralph", "code_mode": "rlm", "tools_mode": "rlm"}
 """Graph -> the group of commands that resumes its runs; runs of the loop need a model: `runs resume` resumes them.
@@ -49,6 +50,14 @@ def resumption(store: OpenStore, stored: StoredRun) -> str:
         return of_evaluation(store)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)
+
+
+async def root_story(store: OpenStore, head: RunHead, story: Story) -> Story:
+    """Return the history of the run whose resumption resumes this run: its root while no run above has ended."""
+    from orchestrator.runtime.service.descendant import open_ancestors
+
+    above = await open_ancestors(store.journal, head)
+    return await store.story(above[0]) if above else story
 
 
 def of_project(store: OpenStore) -> str:

@@ -39,7 +39,7 @@ from orchestrator.cli.runs.phrase import (
     tags_of,
     token_counts,
 )
-from orchestrator.cli.runs.run_service import engine_of, named, resumption
+from orchestrator.cli.runs.run_service import engine_of, named, resumption, root_story
 from orchestrator.cli.runs.store import (
     WAITS_FOR_AGENT,
     OpenStore,
@@ -54,6 +54,7 @@ from orchestrator.engines.engine_directory import EngineInfo, engines, waits_for
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import RunTree, read_tree, status_name
 from orchestrator.runtime.runs.story import RUNNING, PathStep, StateVisit, Story, folded
@@ -74,6 +75,10 @@ class RunOverview:
     """The engine that resumes the run without a request, if the run has no owner."""
     waits_for_agent: bool
     """Whether the run has an answer and no live engine has its agent."""
+    root: Story
+    """The run whose resumption resumes this one."""
+    below: list[PendingQuestion]
+    """Unanswered questions of its descendants."""
 
 
 @spread
@@ -106,13 +111,15 @@ def show(
         unread = await story.unread(store.journal)
         tree_of_runs = await read_tree(store.journal, head)
         engine = await engine_of(store, head, story)
+        root = await root_story(store, head, story)
+        below = [one for one in await store.runs.pending(head.run_id) if one.run_id != head.run_id]
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
         unheard = (
             await waits_for_agent(store.journal, head, await engines(store.journal)) if unread else False
         )
-        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, unheard)
+        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, unheard, root, below)
         if at.json:
             say_json(_plain(found))
             return Exit.COMPLETED
@@ -120,12 +127,21 @@ def show(
             line
             for one in story.questions.values()
             for line in question.described(
-                store, head.run_id, one, unread, now, resumption(store, story), full=full
+                store, head.run_id, one, unread, now, resumption(store, root), full=full
+            )
+        )
+        child_questions = (
+            line
+            for one in below
+            for line in (
+                f"  run {shown(one.run_id)}, {' > '.join(shown(name, 80) for name in one.agents)}:",
+                *question.described(store, one.run_id, one, (), now, resumption(store, root), full=full),
             )
         )
         sections = {
             "": _head(found),
             "waiting for an answer": questions,
+            "child runs that wait for an answer": child_questions,
             f"path ({many(story.transitions, 'transition')})": drawn(story.visits),
             "time in each state": _times(story),
             "usage": _usage(story),
@@ -300,11 +316,12 @@ def _participants(found: RunOverview) -> Iterator[str]:
 def _next(found: RunOverview) -> Iterator[str]:
     """Return the commands that a person probably needs now."""
     head, story = found.head, found.story
+    asks = any(not question.expired(one, found.now) for one in (*story.questions.values(), *found.below))
     if head.status == "ended":
         yield f"  {found.store.command('events', head.run_id)}"
         yield f"  {found.store.command('export', head.run_id, '--content', '--output', f'{head.run_id}.jsonl')}"
     elif head.owner is not None:
-        if any(not question.expired(one, found.now) for one in story.questions.values()):
+        if asks:
             yield "  answer as above, then follow the run:"
         since = str(max(story.last - 9, 0))
         yield f"  {found.store.command('events', head.run_id, '--follow', '--since', since)}"
@@ -314,10 +331,10 @@ def _next(found: RunOverview) -> Iterator[str]:
         version = f"graph {head.graph!r} ({head.fingerprint[:12]})"
         yield f"  start an engine that has {agent} with {version}: it resumes the run"
         yield f"  {found.store.command('migrate', '--dry-run', head.run_id)}"
-    elif all(question.expired(one, found.now) for one in story.questions.values()) or found.unread:
-        yield _taken_up(found) or f"  {resumption(found.store, story)}"
+    elif not asks or found.unread:
+        yield _taken_up(found) or f"  {resumption(found.store, found.root)}"
     else:
-        yield _taken_up(found) or f"  answer as above, then: {resumption(found.store, story)}"
+        yield _taken_up(found) or f"  answer as above, then: {resumption(found.store, found.root)}"
 
 
 def _taken_up(found: RunOverview) -> str | None:
@@ -326,7 +343,7 @@ def _taken_up(found: RunOverview) -> str | None:
 
     if found.engine is None or paused(found.story):
         return None
-    asks = bool(found.story.questions) and not found.unread
+    asks = bool(found.story.questions or found.below) and not found.unread
     return f"  {'answer as above: ' if asks else ''}{named(found.engine)} resumes it automatically"
 
 
@@ -345,6 +362,10 @@ def _plain(found: RunOverview) -> dict[str, Any]:
         "transitions": story.transitions,
         "error": story.error and {**(story.failure or {}), "message": story.error.message},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
+        "child_runs_waiting_for": [
+            {"run_id": one.run_id, "agents": one.agents} | question.as_json(store, one.run_id, one, found.now)
+            for one in found.below
+        ],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
         "path": [step.as_json() for step in folded(story.visits)],
         "states": {

@@ -237,7 +237,7 @@ class CasePerson:
                     root = await open_root(self._runs.journal, head)
                     if root is not None and root in self.cases:
                         for question in await self._runs.pending(head.run_id):
-                            await self._answer(head.run_id, root, question)
+                            await self._answer(question.run_id, root, question)
             seen = version
             await asyncio.sleep(_POLL)
 

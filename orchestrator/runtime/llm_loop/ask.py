@@ -58,7 +58,8 @@ class AskObserver:
             questions = await self._agent.pending(run_id)
         except RunUnknown:  # of another agent that shares the observers
             return
-        new = {(run_id, one.key, one.digest): one for one in questions}
+        # A child run has an observer of its own.
+        new = {(run_id, one.key, one.digest): one for one in questions if one.run_id == run_id}
         await asyncio.gather(
             *(self._answer(*item) for item in new.items() if item[0] not in self._being_answered)
         )

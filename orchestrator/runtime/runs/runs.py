@@ -19,7 +19,7 @@ from orchestrator.kernel.mailbox import Kind
 from orchestrator.llm.live_event import EventsDropped, RunEvent
 from orchestrator.llm.port import SystemClock
 from orchestrator.machines.approval import model as approval
-from orchestrator.machines.question import Question
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
@@ -182,7 +182,7 @@ RunHeads: TypeAlias = list[RunHead]
 AgentStatisticsList: TypeAlias = list[AgentStatistics]
 RunNames: TypeAlias = list[tuple[str, str]]
 Records: TypeAlias = list[Record]
-Questions: TypeAlias = list[Question]
+Questions: TypeAlias = list[PendingQuestion]
 RunRequests: TypeAlias = list[RunRequest]
 
 
@@ -391,7 +391,10 @@ class Runs:
     # ---- questions ----
 
     async def pending(self, run_id: str) -> Questions:
-        """Return the unanswered questions of a run. Raises RunUnknown, Corrupt, StoreDown."""
+        """Return the unanswered questions of a run and its descendants. Raises RunUnknown, Corrupt, StoreDown.
+
+        The questions of the run itself come first. `run_id` and `agents` of a question name the run that asks.
+        """
         return await self._control.pending(run_id)
 
     async def approve(
@@ -407,7 +410,7 @@ class Runs:
         """Approve a call that waits for a person; return the answer that the journal keeps.
 
         Args:
-            run_id: Id of the run.
+            run_id: Id of the run that asks; or of a run above it, if `digest` is the whole digest of the question.
             call: Key of the call as in `pending`; required if several calls wait.
             digest: If given, the answer counts only for exactly these arguments.
             arguments: JSON text that replaces the model's arguments.

@@ -15,7 +15,7 @@ from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.port import Clock
-from orchestrator.machines.question import Question
+from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.answer import (
     OpenQuestions,
@@ -26,6 +26,7 @@ from orchestrator.runtime.service.answer import (
     post_answer,
     post_replies,
 )
+from orchestrator.runtime.service.descendant import asking_descendant, pending_questions
 from orchestrator.runtime.service.evicted_runs import EvictedRuns
 from orchestrator.runtime.service.inbox import Inbox
 from orchestrator.runtime.service.live_runs import RunRegistry
@@ -106,6 +107,16 @@ class RunController:
         await self._post_answer(run_id, answer)
 
     async def _post_answer(self, run_id: str, answer: Posted) -> PostedRequest:
+        """Post an answer to the run that it is about: the run itself, or a descendant whose whole digest it has."""
+        try:
+            return await self._post_answer_to(run_id, answer)
+        except AnswerRefused as refused:
+            asking = await asking_descendant(self._journal, run_id, answer, refused, self.clock.time())
+            if asking is None:
+                raise
+        return await self._post_answer_to(asking, answer)
+
+    async def _post_answer_to(self, run_id: str, answer: Posted) -> PostedRequest:
         try:
             await self._check_edit(run_id, answer)
             return await post_answer(self._journal, run_id, answer, self.clock.time)
@@ -175,15 +186,14 @@ class RunController:
             await self.deliver(run_id)
         return PostedRequest(request, repeated=False)
 
-    async def pending(self, run_id: str) -> list[Question]:
-        """Return the unanswered questions of a run. Raises RunUnknown."""
+    async def pending(self, run_id: str) -> list[PendingQuestion]:
+        """Return the unanswered questions of a run and its descendants. Raises RunUnknown."""
         try:
-            found = await OpenQuestions.read(self._journal, run_id, self.clock.time())
+            return await pending_questions(self._journal, run_id, self.clock.time())
         except RunUnknown:
             if self.live.find(run_id) is None:
                 raise
             return []  # the journal does not have it yet
-        return list(found.waiting.values())
 
     def send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
         """Request cancel, pause or resume: at once from a live run of this process, else through the journal."""

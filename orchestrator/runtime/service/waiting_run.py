@@ -22,6 +22,8 @@ class OpenQuestion:
     """Names the question in `resume(run_id, answers={id: …})`."""
     run_id: str
     """The run that asks: the run itself, or a child run."""
+    agents: tuple[str, ...] = ()
+    """Agents from the run itself to the run that asks; a run without a named agent has its machine's name."""
     key: str
     """Key of the call in that run, or id of the question in its file."""
     text: str
