@@ -14,8 +14,10 @@ from orchestrator.kernel.branch import (
     joined,
     quorum,
 )
+from orchestrator.machines.map_reduce.graph import MapReduceContext
 from orchestrator.runtime.branches.fan_out import Branch, fan_out
 from orchestrator.runtime.branches.workflow import Workflow, WorkflowDeps, WorkflowResult
+from orchestrator.runtime.map_reduce.map_reduce import map_reduce
 
 __all__ = [
     "ALL",
@@ -25,6 +27,7 @@ __all__ = [
     "BranchResults",
     "Fan",
     "Join",
+    "MapReduceContext",
     "Workflow",
     "WorkflowDeps",
     "WorkflowResult",
@@ -32,5 +35,6 @@ __all__ = [
     "fan_out",
     "first",
     "joined",
+    "map_reduce",
     "quorum",
 ]

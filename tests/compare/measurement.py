@@ -37,11 +37,7 @@ def commands(parts: Sequence[str], mutants: Sequence[str]) -> dict[str, list[Com
     collect = f"ARGS={' '.join(COLLECT)}"
     files: dict[str, dict[str, list[Command]]] = {
         "coverage": {
-            # Modules that a test wrote into a folder of its own are measured too, and gone by now.
-            COVERAGE: [
-                (*make, "coverage"),
-                (PYTHON, "-m", "coverage", "json", "--quiet", "--ignore-errors", "-o", "-"),
-            ]
+            COVERAGE: [(*make, "coverage"), (PYTHON, "-m", "coverage", "json", "--quiet", "-o", "-")]
         },
         "tests": {
             LISTS["test"]: [("make", "--silent", "test", collect)],

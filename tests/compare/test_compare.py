@@ -67,9 +67,6 @@ setup:
 	@ln -s {sys.prefix} .venv
 coverage:
 	@{sys.executable} -m coverage run --branch --source shop -m pytest -q -n 0 tests
-	@echo 'made = 1' >shop/made.py
-	@{sys.executable} -m coverage run --append --branch --source shop -m shop.made
-	@rm shop/made.py  # as a module that a test writes and that is gone with its folder
 test:
 	@$(ALL) -m "not campaign" $(ARGS)
 campaign:

@@ -79,8 +79,8 @@ NAMESPACES = {
         "ChildRunStarted", "ChildRunFinished", "EventsDropped",
     },
     "branches": {
-        "ALL", "ANY", "Branch", "BranchResult", "BranchResults", "Fan", "Join", "Workflow", "WorkflowDeps",
-        "WorkflowResult", "ended", "fan_out", "first", "joined", "quorum",
+        "ALL", "ANY", "Branch", "BranchResult", "BranchResults", "Fan", "Join", "MapReduceContext", "Workflow",
+        "WorkflowDeps", "WorkflowResult", "ended", "fan_out", "first", "joined", "map_reduce", "quorum",
     },
     "backtest": {
         "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",

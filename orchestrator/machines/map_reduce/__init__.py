@@ -1,0 +1,1 @@
+"""The machine `map_reduce`: read each document, then combine what was found."""
