@@ -101,6 +101,25 @@ def sub_calls(observed: int, limit: int) -> Verdict:
     return Verdict(limit == 0 or observed < limit, "sub_calls", observed, limit)
 
 
+def handoffs(observed: int, limit: int) -> Verdict:
+    """Decide whether the conversation may be handed over once more. `observed`: handoffs of the run so far."""
+    return Verdict(limit == 0 or observed < limit, "handoffs", observed, limit)
+
+
+def repeated_handoff(observed: int, limit: int) -> Verdict:
+    """Decide whether a handoff may be repeated.
+
+    `observed`: earlier handoffs of the run between the same agents, with the same input and after the same last result.
+
+    Example:
+        >>> repeated_handoff(2, 3).ok, repeated_handoff(3, 3).ok
+        (True, False)
+    """
+    ok = limit == 0 or observed < limit
+    detail = "" if ok else "the same handoff, with the same input and the same last result"
+    return Verdict(ok, "repeated_handoff", observed, limit, detail)
+
+
 def tool_cap(tool: str, calls_so_far: int, limit: int) -> Verdict:
     """Decide whether `tool` may run once more. Evaluated BEFORE the call runs; count batch siblings in order.
 

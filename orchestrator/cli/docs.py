@@ -81,6 +81,9 @@ GUIDES = (
         "Several child runs of one state, and their join.",
     ),
     Guide(
+        "handoffs", "Embed", "orchestrator/runtime/team/README.md", "Agents that take over a conversation."
+    ),
+    Guide(
         "evaluation",
         "Embed",
         "orchestrator/runtime/evaluation/README.md",

@@ -381,6 +381,20 @@ class AnswerLost:
 
 
 @fact(frozen=True, slots=True)
+class HandedOver:
+    """The conversation of a run was handed over: the next segment is that of `to`."""
+
+    graph: str
+    run_id: str
+    source: str
+    """Name of the agent that had the conversation."""
+    to: str
+    at: float
+    agent: str = ""
+    """Name of the agent whose run it is."""
+
+
+@fact(frozen=True, slots=True)
 class RolledBack:
     """An attempt to undo an effect. `outcome` is one of ROLLBACKS."""
 
@@ -454,6 +468,7 @@ Fact: TypeAlias = (
     | TableRejected
     | RunRecovered
     | AnswerLost
+    | HandedOver
     | RolledBack
     | BranchEnded
     | WorkAbandoned

@@ -31,12 +31,13 @@ _BUDGETS = frozenset(
         "tool_calls",
         "tool_errors",
         "retries",
+        "handoffs",
     )
 )
 _STALLS = frozenset(("stalled", "repeated_success"))
 
 REASONS: Mapping[Outcome, frozenset[str]] = {
-    Outcome.COMPLETED: frozenset(("none", "memory_degraded", "empty_answer")),
+    Outcome.COMPLETED: frozenset(("none", "memory_degraded", "empty_answer", "handed_over")),
     Outcome.PARTIAL: _BUDGETS | _STALLS | {"policy_stop", "truncated", "filtered", "refused"},
     Outcome.BUDGET_EXCEEDED: _BUDGETS,
     Outcome.NO_PROGRESS: _STALLS,

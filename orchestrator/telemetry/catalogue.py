@@ -25,6 +25,7 @@ from orchestrator.kernel.fact import (
     BudgetChecked,
     EventFailed,
     GuardEvaluated,
+    HandedOver,
     JournalWrite,
     LLMCall,
     OperationAttempt,
@@ -401,7 +402,7 @@ BUDGET_OF = {
     "host_budget": "tokens",
 }
 """Guard -> its budget, if the two have different names."""
-NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
+NO_BUDGETS = frozenset(("no_progress", "repeated_handoff", "repeated_success", "restarts"))
 """Guards that may end a run although no budget is used up."""
 RETRY_REASONS = (
     "rate_limited",
@@ -689,6 +690,13 @@ _OBSERVED: tuple[Metric, ...] = (
         LLMCall,
         AnswerLost,
         zero=False,  # of agents with prices
+    ),
+    counter(
+        "handoffs_total",
+        "agent to",
+        "Handoffs of a conversation from one agent of a team to another.",
+        HandedOver,
+        zero=False,  # of the pairs that agents declare
     ),
     counter(
         "llm_requests_unpriced_total",

@@ -953,8 +953,9 @@ class Instruments:
         version: str = "",
         currency: str | None = None,
         budgets: Iterable[str] | None = None,
+        handoffs: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Create every series of these names at 0. `models` are (provider, model)."""
+        """Create every series of these names at 0. `models` are (provider, model), `handoffs` (agent, to)."""
         guards = tuple(guards)
         names = self._machines.get(graph.name)
         if names is None:
@@ -987,6 +988,8 @@ class Instruments:
         for provider, model in pairs or [("", "")]:
             models_too = {"provider": [provider], "model": [model]} if model else {}
             self._precreate(known | models_too)
+        for pair in handoffs:
+            self.counters["handoffs_total", *map(self._agents.declare, pair)]
         unlikely = (OF_STAGES if pairs else frozenset()) | (
             frozenset() if guards else frozenset((GUARDRAIL,))
         )

@@ -52,6 +52,7 @@ from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     GuardEvaluated,
+    HandedOver,
     JournalWrite,
     LLMCall,
     OperationAttempt,
@@ -801,6 +802,10 @@ class WorkCounts:
             run = self._use.run(fact.graph, fact.agent)
             self._count["llm_cost_micros_total", *run, *self._use.model(fact.model)].inc(fact.cost_micros)
 
+    def handed_over(self, fact: HandedOver) -> None:
+        """Count a handoff."""
+        self._count["handoffs_total", self._use.agent(fact.source), self._use.agent(fact.to)].inc()
+
     def _unanswered(self, fact: LLMCall) -> None:
         run = self._run(fact)
         model = (run[1], *self._use.model(fact.model))
@@ -910,6 +915,7 @@ class Metrics:
             GuardEvaluated: work.guard,
             LLMCall: work.llm,
             AnswerLost: work.lost,
+            HandedOver: work.handed_over,
             ToolExecution: work.tool,
             JournalWrite: work.journal,
             BudgetChecked: work.budgets,
@@ -944,13 +950,15 @@ class Metrics:
         version: str = "",
         currency: str | None = None,
         budgets: Iterable[str] | None = None,
+        handoffs: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Declare the names of later facts, so that every series exists at 0. A further call adds names.
 
         `models` is model -> provider, for several models. `guards` are guard names of verdicts in addition to those
         of the graph's edges. `agent` is the agent whose runs use the graph, "" for runs without one, and
         `run_seconds` the maximum of its runs, `version` its version, and `currency` that of its prices, None without
-        prices. `budgets` are the limits that are set, None for any. Names beyond `labels.CAPS` become `_other`.
+        prices. `budgets` are the limits that are set, None for any, and `handoffs` the pairs of agents (agent, to) that
+        hand conversations over. Names beyond `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
@@ -968,6 +976,7 @@ class Metrics:
                 version=version,
                 currency=currency,
                 budgets=budgets,
+                handoffs=handoffs,
             )
 
     def watch(self, engine: Engine) -> None:

@@ -215,6 +215,14 @@ class ToolSet:
         chosen._index()  # noqa: SLF001
         return chosen
 
+    def extended(self, tools: Iterable[ToolSpec]) -> Self:
+        """Return a set that has further tools. It shares the limits on concurrent calls. Raises ConfigError."""
+        more = copy.copy(self)
+        more._items = (*self._items, *tools)  # noqa: SLF001 - of this class
+        more._index()  # noqa: SLF001
+        check_names(more.offers)
+        return more
+
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool with exactly this name, else with this name in other capitals, else None."""
         return self._exact.get(name) or self._folded.get(name.casefold())

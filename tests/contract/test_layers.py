@@ -43,6 +43,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.branches",
         "orchestrator.evaluation",
         "orchestrator.events",
+        "orchestrator.handoffs",
         "orchestrator.notification",
         "orchestrator.pipeline",
         "orchestrator.ralph",

@@ -70,7 +70,7 @@ NAMESPACES = {
     },
     "events": {
         "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
-        "ToolError", "AnswerLost", "BranchEnded",
+        "ToolError", "AnswerLost", "BranchEnded", "HandedOver",
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
         "RunRecovered", "RolledBack", "TableRejected", "WorkAbandoned", "Fact", "Observer", "FinishReason",
         "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",
@@ -81,6 +81,9 @@ NAMESPACES = {
     "branches": {
         "ALL", "ANY", "Branch", "BranchResult", "BranchResults", "Fan", "Join", "MapReduceContext", "Workflow",
         "WorkflowDeps", "WorkflowResult", "ended", "fan_out", "first", "joined", "map_reduce", "quorum",
+    },
+    "handoffs": {
+        "Handoff", "HandoffRecord", "LLM_LOOP_WITH_HANDOFFS", "TEAM", "TeamEvent", "TeamState", "handoff",
     },
     "backtest": {
         "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",

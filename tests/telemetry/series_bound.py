@@ -22,6 +22,7 @@ def most_series(
     sizes = {
         "machine": 2,
         "agent": 2,
+        "to": 2,
         "state": len(graph.states) + 1,
         "from_state": len(graph.states) + 1,
         "event": len(graph.events) + 1,

@@ -27,6 +27,7 @@ from orchestrator.kernel.fact import (
     EventFailed,
     Fact,
     GuardEvaluated,
+    HandedOver,
     JournalWrite,
     LLMCall,
     OperationAttempt,
@@ -190,7 +191,7 @@ def test_every_metric_is_exposed_under_its_name_type_and_help(monkeypatch: pytes
     monkeypatch.setattr("orchestrator.telemetry.metrics.abandoned_work", lambda: [left])
     Metrics(board.registry, objectives={"_none": 60.0}, cost_ceilings={"_none": 5.0})
     board.metrics.declare(LOOP, ["search"], "gpt", backends=["memory"], run_seconds=900.0, currency="USD")
-    board.metrics.declare(LOOP, agent="support", version="1")
+    board.metrics.declare(LOOP, agent="support", version="1", handoffs=[("support", "billing")])
     board.metrics.watch_loop(lambda: 0.25)
     board.metrics.measure_store("sqlite", "here", lambda: 1)
     journal = Stored()
@@ -585,6 +586,7 @@ def test_thousands_of_invented_names_add_a_handful_of_series(campaign: Callable[
             AdmissionRejected("loop", "r1", name, 0.0),
             RunRecovered("loop", "r1", name, 0.0),
             RolledBack(name, "r1", name, 0.0),
+            HandedOver("loop", "r1", name, name, 0.0),
             ended(outcome=name, reason=name, summary={"budget_used": {name: 0.5}}),
             edge(source=name, event=name, dest=name),
             edge(graph=name),

@@ -227,9 +227,9 @@ class BudgetAccount(PayingAccount):
 
     @property
     def kept_back(self) -> float:
-        """The share that the run keeps for a wrap-up turn of its own."""
+        """The share that the run keeps for a wrap-up turn of its own. A run of a team has no turns."""
         limits = self.limits
-        return limits.wrap_up_share if limits.wrap_up_turns else 0.0
+        return limits.wrap_up_share if limits.wrap_up_turns and isinstance(self.run.ctx, LoopContext) else 0.0
 
     async def reserve(self, need: Usage) -> None:
         """Return when a request that uses at most `need` may be sent; `settle` must follow.

@@ -164,10 +164,12 @@ class LoopDeps:
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
+AgentRun: TypeAlias = Run[Any, Any]
+"""A run of an agent: of the loop, or of a team, whose context and handles have the same names for the same things."""
 
 
 def open_account(
-    run: LoopRun, lender: BudgetAccount | None = None, dormant: dict[str, Usage] | None = None
+    run: AgentRun, lender: BudgetAccount | None = None, dormant: dict[str, Usage] | None = None
 ) -> BudgetAccount:
     """Give a run an account in its own handles; existing dormant usage is kept unless `dormant` is given.
 

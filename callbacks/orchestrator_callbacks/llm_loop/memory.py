@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.kernel.cancellation import TimeLimitPassed, host_call, limited
 from orchestrator.kernel.fact import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import FailureEpisode, SystemClock
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import AgentRun
+
+if TYPE_CHECKING:
+    from orchestrator.machines.team.model import TeamContext  # an agent without handoffs has no use for it
 
 T = TypeVar("T")
 
@@ -21,7 +24,7 @@ _EPISODE_CHARS = 2048
 _EPISODE_CALLS = 4
 
 
-async def prepare(run: LoopRun) -> None:
+async def prepare(run: AgentRun) -> None:
     """Insert the memory's messages after the leading system messages. An error fails the run."""
     ctx, memory = run.ctx, run.deps.memory
     if memory is None:
@@ -38,7 +41,7 @@ async def prepare(run: LoopRun) -> None:
     ctx.recalled = (place, place + len(known))
 
 
-async def store(run: LoopRun) -> None:
+async def store(run: AgentRun) -> None:
     """Store the last exchange. A failing store keeps the output and marks the run as degraded."""
     ctx, memory = run.ctx, run.deps.memory
     if memory is None or ctx.remembered:
@@ -50,31 +53,31 @@ async def store(run: LoopRun) -> None:
     run.note("memory", {"stored": ctx.remembered})
 
 
-def conversation(ctx: LoopContext) -> list[Message]:
+def conversation(ctx: LoopContext | TeamContext) -> list[Message]:
     """Return the conversation without the memory's messages: each run of a conversation asks memory again."""
     start, end = ctx.recalled
     return [*ctx.messages[:start], *ctx.messages[end:]]
 
 
-async def keep_summary(run: LoopRun, summary: Message) -> bool:
+async def keep_summary(run: AgentRun, summary: Message) -> bool:
     """Store a compaction's summary; return False if memory could not."""
     memory = run.deps.memory
     return memory is None or await _kept(run, memory.compact(key(run), summary))
 
 
-async def store_failure(run: LoopRun) -> None:
+async def store_failure(run: AgentRun) -> None:
     """Store a failure episode. An error of the store is ignored, so that it does not hide the failure itself."""
     memory = run.deps.memory
     if memory is not None:
         await _kept(run, memory.store_failure(key(run), _episode(run)))
 
 
-def key(run: LoopRun) -> str:
+def key(run: AgentRun) -> str:
     """Return the memory key of a run: its conversation, else the run itself."""
     return run.ctx.conversation_id or run.run_id
 
 
-async def _within(ctx: LoopContext, work: Awaitable[T]) -> T:
+async def _within(ctx: LoopContext | TeamContext, work: Awaitable[T]) -> T:
     """Return the result of a memory call. Raises TimeoutError after `memory_seconds`."""
     call = host_call(work, "memory", "memory")
     if not ctx.limits.memory_seconds:
@@ -85,7 +88,7 @@ async def _within(ctx: LoopContext, work: Awaitable[T]) -> T:
         raise TimeoutError(f"the memory gave {error}") from error
 
 
-async def _kept(run: LoopRun, storing: Awaitable[None]) -> bool:
+async def _kept(run: AgentRun, storing: Awaitable[None]) -> bool:
     try:
         await _within(run.ctx, storing)
     except Exception:  # noqa: BLE001 - errors of a host's store do not change the end of the run
@@ -94,7 +97,7 @@ async def _kept(run: LoopRun, storing: Awaitable[None]) -> bool:
     return True
 
 
-def _episode(run: LoopRun) -> FailureEpisode:
+def _episode(run: AgentRun) -> FailureEpisode:
     ctx = run.ctx
     calls = [
         (call.name, call.arguments[:_EPISODE_CHARS])

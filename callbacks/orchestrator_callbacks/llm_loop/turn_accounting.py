@@ -17,7 +17,7 @@ from orchestrator.machines.llm_loop.model import (
     TurnDecision,
 )
 from orchestrator.tools.result import RETURNED, ToolResult
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import AgentRun, LoopRun
 from orchestrator_guards import (
     Escalation,
     ObservedCall,
@@ -121,7 +121,7 @@ def _count_model_retries(state: Progress, results: Iterable[ToolResult | None]) 
         state.model_retries.pop(tool, None)
 
 
-def note_time(run: LoopRun) -> None:
+def note_time(run: AgentRun) -> None:
     """Store the duration of the run at the entry of the current state."""
     cursor = run.cursor
     if cursor.started_at is not None:

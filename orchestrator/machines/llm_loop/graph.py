@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from orchestrator.errors import (
     CancelRequested,
@@ -30,6 +30,9 @@ from orchestrator_guards import (
     restarts,
     tool_errors,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.machines.team.model import TeamContext  # it imports the model of the loop
 
 E = LoopEvent
 S = LoopState
@@ -64,7 +67,7 @@ def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
     return asked
 
 
-def whole_budgets(ctx: LoopContext) -> list[Verdict]:
+def whole_budgets(ctx: LoopContext | TeamContext) -> list[Verdict]:
     """Evaluate the full budgets, iterations last. If one is completely used, not even a wrap-up turn fits."""
     limits, spent = ctx.limits, ctx.spent
     asked: list[Verdict] = []
@@ -185,6 +188,7 @@ BUDGET_OF = {
     "tool_cap": "tool_calls",
     "tool_errors": "tool_errors",
     "retries": "retries",
+    "handoffs": "handoffs",
 }
 """Guard -> reason of `budget_exceeded`."""
 
@@ -196,7 +200,8 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
     ctx, error = run.ctx, run.error
     if run.state == LoopState.FINALIZE and error is None:
-        return _answered(ctx)
+        handed_over = run.cursor.step is not None and run.cursor.step.event == "hand_over"
+        return Ending(Outcome.COMPLETED, "handed_over") if handed_over else _answered(ctx)
     if isinstance(error, RejectRequested):
         return Ending(Outcome.REJECTED, "operator")
     if isinstance(error, CancelRequested):

@@ -63,6 +63,8 @@ class Limits:
     """Tool name (case-insensitive) -> calls of that tool. Checked before the tool runs."""
     max_retries: int = 0
     """Retries of model requests over the whole run. Each request also has its own RetryPolicy."""
+    max_handoffs: int = field(default=10, metadata={"fingerprint": None})
+    """Handoffs between the agents of a team in one run."""
     max_concurrent_tools: int = 10
     """Tools of one turn that run concurrently."""
     completion_retries: int = 2

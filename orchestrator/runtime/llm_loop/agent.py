@@ -27,6 +27,7 @@ from typing_extensions import TypeVar
 from orchestrator import around
 from orchestrator.argument_names import ELSEWHERE, checks_names, refuse_unknown
 from orchestrator.errors import ConfigError
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import AnswerLost, Fact, Follower, Observer, Transition
 from orchestrator.kernel.graph import Graph
@@ -62,6 +63,7 @@ from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.arguments import OPTIONS, IfExists, agent_data, new_id
 from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, current_scope, joined
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
 from orchestrator.runtime.service.waiting_run import Answers, Wait
@@ -79,6 +81,8 @@ if TYPE_CHECKING:
     from typing import _SpecialForm as SpecialForm
 
     from orchestrator.runtime.run_stream import RunStream
+    from orchestrator.runtime.team.handoff import HandoffSource
+    from orchestrator.runtime.team.team import Team
 
 OutputT = TypeVar("OutputT", default=Any)
 
@@ -99,6 +103,7 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
     name: str | None
     version: str | None
     tools: Iterable[ToolSource[DepsT]] | ToolProvider
+    handoffs: Iterable[HandoffSource[DepsT]] | None
     instructions: str | RunFunction | None
     limits: Limits | None
     retry: RetryPolicy | None
@@ -121,6 +126,7 @@ class AgentChanges(TypedDict, total=False):
 
     model: LLM | str
     tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider
+    handoffs: Iterable[HandoffSource[Any]] | None
     limits: Limits | None
     retry: RetryPolicy | None
     memory: Memory | None
@@ -153,6 +159,10 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         name: Name of the agent, stored with each of its runs.
         version: Version of the agent, stored with each of its runs.
         tools: Functions, tool specifications or a tool set.
+        handoffs: The agents to which its model may hand the conversation over, or `handoff(agent, ...)` with options.
+            Each needs a name. Its runs are those of a team then: one run keeps the conversation, and each agent that
+            has it drives a child run. None: it never hands over. An empty list: it hands over no more, and the open
+            runs of its team continue.
         instructions: System message of each run: text, or a function of its RunContext, evaluated once for each run.
         output_type: A pydantic model, a type, or a JSON schema; `str` and None mean free text.
         limits: Default limits of a run.
@@ -180,6 +190,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         agent = Agent(model, name="support", tools=[search], limits=Limits(max_iterations=20))
         result = await agent.run("Summarise the open incidents.")
     """
+
+    _team: Team | None = None
+    """What it needs to hand over; None for an agent without handoffs."""
 
     @overload
     def __init__(
@@ -212,6 +225,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         name: str | None = None,
         version: str | None = None,
         tools: Iterable[ToolSource[Any]] | ToolProvider = (),
+        handoffs: Iterable[HandoffSource[Any]] | None = None,
         instructions: str | per_run.RunFunction | None = None,
         output_type: object = None,
         limits: Limits | None = None,
@@ -254,7 +268,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             host=self._source.host,
             **compose.guardrails(input_guards=input_guards, output_guards=output_guards),
         )
-        self._codec = loop_codec(launch)
+        self._codec: ContextCodec[Any] = loop_codec(launch)
         self._declared: set[object] = set()
         self._members: dict[object, Agent] = {}
         """Agents of tools -> copies whose runs are those of this agent's tree."""
@@ -270,8 +284,32 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         )
         self.hosting: LoopHosting = self._make_hosting()
         """Engine-only interface of this agent."""
+        if handoffs is not None:
+            self._join(handoffs)
         refuse_unpriced(self._limits, agent_tool.prices(self))
         refuse_unknown_tools(self._limits, self._deps.tools)
+
+    def _join(self, handoffs: Iterable[HandoffSource[Any]]) -> None:
+        """Make its runs those of a team. Raises ConfigError."""
+        from orchestrator.runtime.team import team  # an agent without handoffs has no use for it
+        from orchestrator.runtime.team.handoff import handoffs_of
+        from orchestrator.runtime.team.run_record import team_codec
+
+        service = self._service
+        self._team = team.Team.of(self, self.replace(), handoffs_of(handoffs))
+        self._members = {}
+        self._deps, self._codec = team.team_deps(self._team.loop._deps), team_codec(self._launch)
+        own = LocalDefinition.of(self._team.definition, self._instructions, self._deps.output)
+        self._serve(
+            service.runtime,
+            team.team_machine(),
+            agent_data(service.data.get("agent"), service.data.get("agent_version")),
+            local=None if self._launch else own,
+            live=service.live,
+            control=service.control,
+            watching=(self._asking,),
+        )
+        self.hosting = self._make_hosting()
 
     def _serve(self, runtime: Runtime, machine: Machine, data: Mapping[str, Any], **options: Any) -> None:
         """Make the service of its runs; options as for RunService."""
@@ -280,6 +318,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
     def _kind(self, machine: Machine) -> RunKind[Result[OutputT]]:
         """Return what its runs are to the service."""
+        if self._team is not None:
+            return self._team.kind(self, machine)
         return RunKind(
             machine=machine,
             codec=self._codec,
@@ -293,6 +333,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             check_resume=self._check_resume,
             over=self._over,
             lacks_deps=self._source.lacks,
+            migrations=partial(_loop_migrations, self._parts["graph"]),
             keeps_state=self._source.keeps,
             repeated=repeated_work,
         )
@@ -468,9 +509,14 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
         async def work() -> Result[OutputT]:
             await self._post_answers(run_id, answers, by)
+            agent = (
+                self
+                if self._team is None
+                else self._owner_of((await self._service.journal.head(run_id)).graph)
+            )
             with self._source.given(run_id, deps, None if model is None else per_run.checked_model(model)):
-                return await self._service.resume(
-                    run_id, limits, by, again=again, from_agent=from_agent, drive=self._continue
+                return await agent._service.resume(
+                    run_id, limits, by, again=again, from_agent=from_agent, drive=agent._continue
                 )
 
         return await self._ended_or_waiting(run_id, wait, work)
@@ -503,7 +549,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         return resumed_stream(
             run_id,
             self.runs,
-            lambda head: self._service.recovery.refuse_foreign(head, from_agent),
+            lambda head: self._owner_of(head.graph)._service.recovery.refuse_foreign(head, from_agent),
             lambda: self.resume(
                 run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps, model=model
             ),
@@ -524,6 +570,10 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         refuse_unknown("replace has no argument", given, AgentChanges.__annotations__, ELSEWHERE)
         if built := {name: given.pop(name) for name in _BUILT if name in given}:
             return self.replace(**given)._built(built)
+        if self._team is not None:
+            found = self._team.plain.replace(**given)
+            found._join(self._team.handoffs)
+            return found
         if isinstance(given.get("model"), str):
             given["model"], _ = model_named(given["model"], ())
         arguments.check_agent({"limits": None, **given}, Limits)
@@ -606,7 +656,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         It may return a changed output, or raise ModelRetry: the model reads the text and answers again. Several
         functions run in the order of their decoration.
         """
-        self._deps.validators += (as_validator(function),)
+        for agent in (self,) if self._team is None else (self, self._team.loop, self._team.plain):
+            agent._deps.validators += (as_validator(function),)
         return function
 
     # ---- called by the engine and the service ----
@@ -624,6 +675,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     ) -> per_run.RunSettings:
         if options.get("deps") is None and not deposited:  # the deps of a deposited run are the worker's
             self._source.require(self._deps.tools.offers)
+        if self._team is not None:
+            self._team.check(self, deps=deposited or options.get("deps") is not None)
         arguments.check_run(run_id, conversation_id, limits, deadline, kind=Limits)
         if isinstance(limits, Limits):
             refuse_unknown_tools(limits, self._deps.tools)
@@ -714,6 +767,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
     def _built(self, changes: Mapping[str, Any]) -> Agent:
         """Return a new agent with these parts, each of `_BUILT`, and all others of this one."""
+        if self._team is not None:
+            return self._team.plain._built({"handoffs": self._team.handoffs, **changes})
         handles, service, given = self._deps, self._service, {**self._parts, **changes}
         runtime = given.pop("runtime", None)
         on = {name: given.pop(name) for name in ("journal", "observers") if name in given}
@@ -743,10 +798,19 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     def _make_hosting(self) -> LoopHosting:
         return LoopHosting(self._service, self._deps, self._launch, check=self._check_run, begin=self._begin)
 
+    def _owner_of(self, graph: str) -> Agent:
+        """Return what continues a run of a graph: this agent, or its part for runs from before it had handoffs."""
+        team = self._team
+        return self if team is None or graph == self._service.machine.declared.name else team.plain
+
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""
         stored, _ = await self._service.recovery.read(run_id)
-        return history_of(stored, self._codec)
+        if "handoffs" in stored.context:
+            from orchestrator.runtime.team.run_record import conversation_of  # as in `_join`
+
+            return await conversation_of(self._service.journal, stored)
+        return history_of(stored, loop_codec())
 
     async def _new(  # noqa: PLR0917 - the arguments of `run`
         self,
@@ -762,9 +826,14 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         """Return a new run. A deposited one has deps only for the function of its instructions."""
         self._check_limits(None if limits is self._limits else limits)
         limits = limits or self._limits
-        said = options.instructions or self._instructions
+        own = self._instructions if self._team is None else None  # each segment has those of its agent
+        said = options.instructions or own
         factory = None if deposited and not callable(said) else self._source.factory
-        deps, text = await per_run.prepare_run(self._deps, run_id, options, self._instructions, factory)
+        deps, text = await per_run.prepare_run(self._deps, run_id, options, own, factory)
+        if self._team is not None:
+            state = await self._team.context(self, prompt, history, conversation_id, options.start)
+            state.limits, state.instructions = limits, text
+            return self._service.new_run(run_id, state, deps, options.data)
         messages = opening(prompt, history, text)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits, deps.llm)
@@ -775,7 +844,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         return limits.context_limit or int(getattr(llm, "context_window", 0) or 0)
 
 
-_BUILT = ("journal", "observers", "runtime", "hooks", "graph", "ask")
+_BUILT = ("journal", "observers", "runtime", "hooks", "graph", "ask", "handoffs")
 """Arguments of `replace` that a variant cannot have: they need an agent of its own."""
 
 Orchestrator = Agent
@@ -786,6 +855,13 @@ def model_named(model: str, tools: Any) -> tuple[LLM, Any]:
     """Return the model that a text names, and the given tools, else those that came with the model."""
     found = around.model_of(model)
     return found.llm, tools or found.tools
+
+
+def _loop_migrations(graph: Graph) -> Iterable[Migration]:
+    """Return the migrations between its graph and the same with handoffs."""
+    from orchestrator.runtime.team.team import loop_migrations  # seldom needed
+
+    return loop_migrations(graph)
 
 
 def child_agent(owner: Facade[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:

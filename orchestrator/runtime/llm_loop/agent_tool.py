@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -30,7 +31,7 @@ from orchestrator.machines.llm_loop.model import ChildUsage
 from orchestrator.runtime.branches.tree_usage import usage_of_children
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
-from orchestrator.runtime.llm_loop.run_record import may_have_sent_request, restored
+from orchestrator.runtime.llm_loop.run_record import may_have_sent_request
 from orchestrator.runtime.service.arguments import OPTIONS, SHARED, stored_data
 from orchestrator.runtime.service.child_run import (
     ChildRunGuard,
@@ -44,7 +45,7 @@ from orchestrator.tools.sampling import SamplingRequest
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import request_usage
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
-from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account
+from orchestrator_callbacks.llm_loop.deps import AgentRun, LoopDeps, LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
 if TYPE_CHECKING:
@@ -241,6 +242,12 @@ def member(agent: HumanInput[Any], child: Agent) -> Agent:
     return found
 
 
+def continuing(agent: Agent, graph: str) -> Agent:
+    """Return what continues a child run of this graph, which may be older than the handoffs of its agent."""
+    owner = agent._owner_of(graph)
+    return owner if owner is agent else member(agent, owner)
+
+
 def prices(agent: Agent, seen: Collection[Agent] = ()) -> Iterator[Pricing]:
     """Yield the cost information of an agent's model, and of the agents among its tools.
 
@@ -249,9 +256,19 @@ def prices(agent: Agent, seen: Collection[Agent] = ()) -> Iterator[Pricing]:
     deps = agent._deps
     yield Pricing(deps.price, deps.llm, deps.model)
     for spec in deps.tools.offers:
-        source = spec.call.source if isinstance(spec.call, AgentTool) else None
+        source = source_of(spec)
         if source is not None and not callable(source) and source not in seen:
             yield from prices(source, (*seen, agent))
+
+
+def source_of(spec: ToolSpec) -> Agent | Callable[[], Agent] | None:
+    """Return the agent that a tool runs or hands over to, or the function that returns it; None for another tool."""
+    if isinstance(spec.call, AgentTool):
+        return spec.call.source
+    handoff = getattr(
+        spec.call, "handoff", None
+    )  # a `Transfer`, whose module only agents with handoffs import
+    return None if handoff is None or isinstance(handoff.agent, str) else handoff.agent
 
 
 async def drive_child(  # noqa: PLR0917 - the arguments of a child run
@@ -273,7 +290,11 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
         options = replace(settings, data={**stored_data(parent.data or {}, SHARED), **settings.data})
         return await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
 
-    return await agent._service.drive_child(parent, run_id, make, adopt)
+    driver = agent
+    if agent._team is not None:
+        with suppress(RunUnknown):
+            driver = continuing(agent, (await agent._service.journal.head(run_id)).graph)
+    return await driver._service.drive_child(parent, run_id, make, adopt)
 
 
 def _answer(result: Result) -> str:
@@ -408,12 +429,14 @@ def _checked(llm: object, params: Mapping[str, Any]) -> Mapping[str, Any]:
     return params
 
 
-async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
+async def recount(agent: Agent, run: AgentRun, stored: StoredRun) -> dict[str, Usage]:
     """Count the usage of a restored run's child runs again, and return it for each direct child run.
 
     Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
     may be newer. An answer that may have been lost is counted by `request_usage.lost_answer_usage`.
     """
+    if agent._team is not None:
+        return await agent._team.recount(agent, run)
     found: dict[str, Usage] = {}
     fan = stored.branches.get("fan")
     if fan is not None and (fan["state"], fan["visit"]) == (stored.state, stored.seq):
@@ -421,7 +444,7 @@ async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Us
         found = await usage_of_children(agent._service.journal, run.run_id, prefix)
         return _counted(run, found)
     async for owner, run_id in _children(agent, run, stored):
-        used = await _used(owner, run_id)
+        used = await used_by(owner, run_id)
         if used is not None:
             found[run_id] = used
     return _counted(run, found)
@@ -452,16 +475,17 @@ async def _children(agent: Agent, run: LoopRun, stored: StoredRun) -> AsyncItera
                 yield sampling_agent(agent), head.run_id
 
 
-async def _used(agent: Agent, run_id: str) -> Usage | None:
+async def used_by(agent: Agent, run_id: str) -> Usage | None:
     """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
     try:
         stored, _ = await agent._service.recovery.read(run_id)
     except RunUnknown:
         return None
+    agent = continuing(agent, stored.created["graph"])
     if stored.ended is not None or stored.fingerprint != agent.machine.valid_graph.fingerprint:
         spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
         return spent
-    run = restored(stored, agent.machine, agent._deps, agent._codec)
+    run = agent._restore(stored, ())
     await recount(agent, run, stored)
     return run.ctx.spent.total + (
         request_usage.lost_answer_usage(run) if may_have_sent_request(stored) else NO_USAGE

@@ -20,9 +20,14 @@ from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, Point, ToolPr
 from orchestrator_guards.guardrail import Guardrail, guardrails_of
 
 
-def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
-    """Bind our hooks and then the host's to a graph; return the host's middleware separately. Raises GraphError."""
-    bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
+def machine(
+    graph: Graph, hooks: Iterable[object], work: object = enter
+) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
+    """Bind our hooks and then the host's to a graph; return the host's middleware separately. Raises GraphError.
+
+    `work` has the `enter_` hooks.
+    """
+    bound, points = split(collect(graph, work, leave, before, after, extra=tuple(hooks), points=POINTS))
     return Machine(graph, bound), points
 
 

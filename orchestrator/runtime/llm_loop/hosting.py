@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RunUnknown
 from orchestrator.llm.structured_output import OutputSpec
-from orchestrator.runtime.llm_loop.agent_tool import AgentTool
+from orchestrator.runtime.llm_loop.agent_tool import source_of
 from orchestrator.runtime.llm_loop.run_options import run_deps
 from orchestrator.runtime.service.arguments import OPTIONS
 from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
 from orchestrator.runtime.service.run_service import RunService
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, Point
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.llm_loop.agent import Agent
 
 
 class HostPoints(Mapping[str, tuple[Point, ...]]):
@@ -90,19 +94,21 @@ class LoopHosting(Hosting):
         return run_deps(self._deps, stored.created.get(OPTIONS) or {}).output
 
     def tree(self) -> list[LoopHosting]:
-        """Return this one, and those of the agents among its tools and theirs.
+        """Return this one, and those of the agents among its tools and handoffs, and theirs.
 
         Functions are called for their agents.
         """
         found: list[LoopHosting] = [self]
         level: list[LoopHosting] = [self]
-        seen: dict[int, AgentTool] = {}
+        seen: dict[int, Agent | Callable[[], Agent]] = {}
         for depth in itertools.count():
-            calls = [spec.call for one in level for spec in one._deps.tools.offers]  # noqa: SLF001 - ours
             agents = {
-                id(call.source): call
-                for call in calls
-                if isinstance(call, AgentTool) and depth < call.max_depth and id(call.source) not in seen
+                id(source): source
+                for one in level
+                for spec in one._deps.tools.offers  # noqa: SLF001 - ours
+                if depth < getattr(spec.call, "max_depth", math.inf)
+                and (source := source_of(spec)) is not None
+                and id(source) not in seen
             }
             if not agents:
                 break
@@ -112,9 +118,9 @@ class LoopHosting(Hosting):
         return found
 
 
-def _hosting_of(call: AgentTool) -> LoopHosting | None:
+def _hosting_of(source: Agent | Callable[[], Agent]) -> LoopHosting | None:
     """Return the interface of a tool's agent; None if its function fails, because it has no runs then."""
     try:
-        return call.child.hosting
+        return (source() if callable(source) else source).hosting
     except Exception:  # noqa: BLE001 - an operator command must not fail because of a host's function
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
 
@@ -29,6 +29,9 @@ from orchestrator.runtime.service.waiting_run import EndedResult
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
+
+if TYPE_CHECKING:
+    from orchestrator.machines.team.model import HandoffRecord
 
 
 class EndedRun(Protocol):
@@ -162,6 +165,10 @@ class Result(EndedResult, Generic[OutputT_co]):
     """Why the model ended its last answer; None without an answer, and if the vendor gave no reason."""
     vendor_finish_reason: str | None = None
     """The vendor's own word for it."""
+    agent: str = ""
+    """Name of the agent that had the conversation at the end; empty if it has none."""
+    handoffs: tuple[HandoffRecord, ...] = ()
+    """The handoffs of the run, in order."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return result_bundle(self, LLM_LOOP)
@@ -185,7 +192,7 @@ def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
         run_id=run.run_id,
         outcome=end.outcome,
         reason=end.reason,
-        output=ctx.output if end.outcome in ANSWERED else None,
+        output=ctx.output if end.outcome in ANSWERED and end.reason != "handed_over" else None,
         messages=tuple(memory.conversation(ctx)),
         usage=ctx.spent.total,
         transitions=tuple(path),
@@ -194,4 +201,5 @@ def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
         tool_errors=ctx.tool_errors,
         finish_reason=answer.finish,
         vendor_finish_reason=answer.finish_reason,
+        agent=run.agent,
     )

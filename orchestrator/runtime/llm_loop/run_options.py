@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypedDict, cast
+from typing import Any, Final, Generic, Literal, TypeAlias, TypedDict, cast, get_args
 
 from orchestrator import around
 from orchestrator.argument_names import ELSEWHERE, refuse_unknown
@@ -32,11 +32,13 @@ from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.service.arguments import OF_RUN, OPTIONS, check_model, checked_json, run_data
 from orchestrator.tools.result import explain
 from orchestrator.tools.spec import DepsT, RunContext, ToolSpec
-from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
+from orchestrator_callbacks.llm_loop.deps import AgentRun, LoopDeps, ToolProvider
 
 FUNCTION_SECONDS: Final = 30.0
 """Time limit of a deps factory, and of a function that gives instructions."""
 
+Start: TypeAlias = Literal["last", "first"]
+"""Which agent of a team begins a run: the one that had the conversation last, or the one that is run."""
 RunFunction: TypeAlias = Callable[[RunContext], Any]
 """A function of a run, sync (called in a thread) or async."""
 
@@ -61,6 +63,8 @@ class RunArguments(TypedDict, Generic[DepsT], total=False):
     """Type of the answer instead of the agent's; `str` means free text."""
     tools: Iterable[str] | None
     """Names of the agent's tools that the run may use; all of them by default."""
+    start: Start
+    """Which agent of a team gets the message: the `last` one of the conversation (the default), or the `first`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class RunSettings:
     instructions: str | RunFunction | None = None
     output: OutputSpec | None = None
     model: LLM | None = None
+    start: Start = "last"
 
     @property
     def stored(self) -> Mapping[str, Any]:
@@ -95,6 +100,7 @@ def run_options(
     output_type: object = None,
     tools: object = None,
     model: object = None,
+    start: object = "last",
     **unknown: object,
 ) -> RunSettings:
     """Check the options of one run of an agent with these handles; None is the agent's own. Raises ConfigError."""
@@ -120,8 +126,10 @@ def run_options(
         stored["deps"] = True
     if not (instructions is None or isinstance(instructions, str) or callable(instructions)):
         raise ConfigError(f"instructions is {instructions!r}; give text or a function of the run")
+    if start not in get_args(Start):
+        raise ConfigError(f"start is {start!r}; possible: 'last', 'first'")
     data = run_data(metadata, tags) | ({OPTIONS: stored} if stored else {})
-    return RunSettings(data, deps, instructions, output, llm)
+    return RunSettings(data, deps, instructions, output, llm, cast("Start", start))
 
 
 def checked_model(model: object) -> LLM:
@@ -209,12 +217,12 @@ class DepsSource:
         needs_deps = bool(options.get("deps")) and self.factory is None and stored.run_id not in self._given
         return needs_deps or (_is_live(options) and stored.run_id not in self.models)
 
-    def keeps(self, run: LoopRun) -> bool:
+    def keeps(self, run: AgentRun) -> bool:
         """Return whether a run has deps or a model that cannot be made again when it is resumed."""
         options = (run.data or {}).get(OPTIONS, {})
         return (bool(options.get("deps")) and self.factory is None) or _is_live(options)
 
-    async def restore(self, run: LoopRun) -> None:
+    async def restore(self, run: AgentRun) -> None:
         """Give a restored run its deps. Raises RunError if the factory fails or is slow."""
         deps = self._given.get(run.run_id)
         if deps is None and self.factory is not None:

@@ -44,7 +44,7 @@ def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopCont
         item=_plain_messages,
         windows=("turns",),
         apart=("response", "results", "ledger", "output", "remembered", "decision", "tool_errors"),
-        output=_output,
+        output=output_record,
         about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
     )
 
@@ -71,7 +71,7 @@ def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
     return plain
 
 
-def _output(ctx: LoopContext) -> Mapping[str, Any]:
+def output_record(ctx: LoopContext) -> Mapping[str, Any]:
     """Return the output if the last message does not contain it.
 
     An output that no record can hold is described, because the run has ended all the same.

@@ -15,10 +15,13 @@ from orchestrator.kernel.writer import restored_failure
 from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
+from orchestrator.machines.team.graph import TEAM
+from orchestrator.machines.team.model import HANDED_OVER, HandoffRecord
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec, tool_errors_of
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.service.restored_run import path_of
+from orchestrator.runtime.team.run_record import team_context_of
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_guards import Verdict
 
@@ -42,14 +45,19 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
         error, _ = restored_failure(story.failure, graph, story.run_id)
     messages: Sequence[Message] = ()
     verdict, answer = None, Response()
-    if story.context.keys() >= _OF_THE_LOOP:
+    last, made = str(story.created.get("agent", "")), tuple[HandoffRecord, ...]()
+    if graph == TEAM.name:
+        team = team_context_of(story)
+        messages, verdict, last, made = memory.conversation(team), team.verdict, team.agent, team.handoffs
+        answer = Response(finish_reason=team.vendor_finish_reason)
+    elif story.context.keys() >= _OF_THE_LOOP:
         ctx = context_of(story, loop_codec())
         messages, verdict, answer = memory.conversation(ctx), ctx.verdict, ctx.response or answer
     if verdict is None and isinstance(error, LimitReached | Refused):  # as in the result of the run itself
         named = error.verdict
         verdict = named if isinstance(named, Verdict) and named.guard in {*BUDGET_OF, *STALL_OF} else None
     output = None
-    if outcome in ANSWERED:
+    if outcome in ANSWERED and ended["reason"] != HANDED_OVER:
         output = ended["output"] if "output" in ended else messages[-1].text if messages else None
     return Result(
         run_id=story.run_id,
@@ -64,6 +72,8 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
         tool_errors=tool_errors_of(story),
         finish_reason=answer.finish,
         vendor_finish_reason=answer.finish_reason,
+        agent=last,
+        handoffs=made,
     )
 
 

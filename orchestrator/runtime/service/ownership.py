@@ -111,7 +111,7 @@ def difference(before: Mapping[str, str] | None, now: Mapping[str, str] | None) 
     """Return how the tools of an agent differ, for a person; "" if they do not, or if one side is not known."""
     if before is None or now is None:
         return ""
-    old, new = _own(before), _own(now)
+    old, new = own_tools(before), own_tools(now)
     found = [f"{name!r} changed" for name in sorted(old.keys() & new.keys()) if old[name] != new[name]]
     found += [f"{name!r} is new" for name in sorted(new.keys() - old.keys())]
     found += [f"{name!r} is missing" for name in sorted(old.keys() - new.keys())]
@@ -119,7 +119,8 @@ def difference(before: Mapping[str, str] | None, now: Mapping[str, str] | None) 
     return ", ".join(found[:_SHOWN]) + more
 
 
-def _own(tools: Mapping[str, str]) -> dict[str, str]:
+def own_tools(tools: Mapping[str, str]) -> dict[str, str]:
+    """Return a definition without the tools of servers, which change them."""
     return {name: digest for name, digest in tools.items() if not digest.startswith(SERVER)}
 
 

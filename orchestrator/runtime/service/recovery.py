@@ -130,6 +130,8 @@ class Recovery:
         agent: The agent; None for one without a name. Runs of other agents are listed and not resumed.
         now: Clock, in epoch seconds.
         lacks_deps: Whether a run needs live deps that cannot be made here.
+        lacks_agent: Returns the name of an agent that a run needs and that is not here, or "".
+        own_migrations: Returns further migrations, which the graphs of this package need.
         repeated: Says how the graph repeats interrupted work.
     """
 
@@ -144,6 +146,8 @@ class Recovery:
         agent: AgentIdentity | None = None,
         now: Callable[[], float] = time.time,
         lacks_deps: Callable[[StoredRun], bool] | None = None,
+        lacks_agent: Callable[[StoredRun], str] | None = None,
+        own_migrations: Callable[[], Iterable[Migration]] = tuple,
         repeated: RepeatedWork | None = None,
     ) -> None:
         self._journal = journal
@@ -155,6 +159,8 @@ class Recovery:
         """Name, version and tools of the agent."""
         self._now = now
         self._lacks_deps = lacks_deps or (lambda _: False)
+        self._lacks_agent = lacks_agent or (lambda _: "")
+        self._own_migrations = own_migrations
         self._repeated = repeated or (lambda _, __: ())
 
     @property
@@ -249,6 +255,8 @@ class Recovery:
             raise self._other_graph(stored)
         if from_agent is None and (changes := self._other_tools(stored)):
             raise OtherDefinition(head.run_id, self.identity, changes)
+        if missing := self._lacks_agent(stored):
+            raise OtherAgent(head.run_id, missing, self.identity.name)
         return stored, records
 
     async def open_runs(self) -> list[OpenRun]:
@@ -328,6 +336,8 @@ class Recovery:
             return f"nothing here: it belongs to agent {head.agent!r}" if head.agent else _UNNAMED
         if changes := self._other_tools(stored):
             return f"nothing here: its agent has other tools ({changes}), and this one has no `version=` of its own"
+        if missing := self._lacks_agent(stored):
+            return f"waits for its agent {missing!r}, which is no member of the team here"
         if stored.fingerprint != self._valid.fingerprint and self._migration(stored) is None:
             here, difference = (
                 self._valid.fingerprint[:12],
@@ -419,4 +429,7 @@ class Recovery:
 
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
-        return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
+        if made == self._valid.fingerprint:
+            return None
+        known = (*self._migrations, *self._own_migrations())
+        return next((one for one in known if one.made and made.startswith(one.made)), None)

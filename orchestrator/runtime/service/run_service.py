@@ -46,6 +46,7 @@ from orchestrator.runtime.service.program import ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
     ClaimedRun,
     DepsRequired,
+    Migration,
     Recovery,
     RepeatedWork,
     RunAlreadyEnded,
@@ -112,6 +113,10 @@ class RunKind(Generic[R]):
     """Cleans up a started run that is over here (it ended, or was left where it is), before its result is made."""
     lacks_deps: Callable[[StoredRun], bool] | None = None
     """Whether a run needs live deps that cannot be made here."""
+    lacks_agent: Callable[[StoredRun], str] | None = None
+    """Returns the name of the agent that a run needs next and that is not here; "" if it is."""
+    migrations: Callable[[], Iterable[Migration]] = tuple
+    """Returns migrations of its runs that need no one of the host. Called only for a run of another graph."""
     keeps_state: Callable[[Run[Any, Any]], bool] | None = None
     """Whether a run has live deps or other live state that cannot be made again when it is resumed here."""
     repeated: RepeatedWork | None = None
@@ -211,11 +216,13 @@ class RunService(Generic[R]):
         guards: Iterable[str] = (),
         *,
         budgets: Iterable[str] | None = None,
+        handoffs: Iterable[tuple[str, str]] = (),
         **labels: Any,
     ) -> None:
         """Declare the names of the runs to the observers, so that every series exists at 0 before the first run.
 
-        `labels` are the models and the tools, and `budgets` the limits that are set, as `Metrics.declare` has them.
+        `labels` are the models and the tools, `budgets` the limits that are set, and `handoffs` those between the
+        agents of a team, as `Metrics.declare` has them.
         """
         about = {**labels, "backends": [self.journal.backend]}
         for observer in self.runtime.observers:
@@ -228,6 +235,7 @@ class RunService(Generic[R]):
                     run_seconds=max_seconds or None,
                     version=self.identity.version,
                     budgets=budgets,
+                    handoffs=handoffs,
                     currency=None if self.runtime.price is None else currency_of(self.runtime.price),
                     **about,
                 )
@@ -582,5 +590,7 @@ def _recovery_of(service: RunService[Any]) -> Recovery:
         agent=service.identity,
         now=service.clock.time,
         lacks_deps=service.kind.lacks_deps,
+        lacks_agent=service.kind.lacks_agent,
+        own_migrations=service.kind.migrations,
         repeated=service.kind.repeated,
     )

@@ -1,0 +1,1 @@
+"""The hooks of a team by kind, and those of its segments."""

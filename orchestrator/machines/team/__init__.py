@@ -1,0 +1,1 @@
+"""The team machine: agents that hand one conversation over to each other."""
