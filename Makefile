@@ -109,7 +109,7 @@ lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade moves every
 	    --generate-hashes --no-emit-index-url --no-emit-package fsm-orchestrator \
 	    --no-header --no-annotate --output-file requirements.lock $(ARGS)
 
-release: $(READY) $(UV) $(RELEASE) ## a dry run: the distribution built, checked, installed, with an SBOM, in dist/; nothing is uploaded
+release: $(READY) $(UV) $(RELEASE) ## a dry run: the distribution built twice, checked, installed, with an SBOM and hashes, in dist/; SIGNING_KEY=FILE signs
 	@$(PY) -m tests.release $(RELEASE) $(UV)
 
 # The lowest versions of what we depend on; the tools of the tests are the newest that go with them.

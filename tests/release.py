@@ -2,15 +2,21 @@
 
     python -m tests.release TOOLS UV    # the folder of twine and cyclonedx-py, and the program uv
 
-The files are in `dist/`: the sdist, the wheel that is built from it, and the SBOM (CycloneDX) of an installation with
-all extras at the locked versions. The wheel is installed twice, with the locked and with the lowest supported versions
-of its dependencies; each installation must be consistent and run the recorded conversations.
+The files are in `dist/`: the sdist, the wheel that is built from it, the SBOM (CycloneDX) of an installation with all
+extras at the locked versions, and SHA256SUMS, their hashes. A second build, in another time zone, locale and umask and
+with another order of sets, must give the same bytes. The wheel is installed three times: with the locked and with the
+lowest supported versions of its dependencies, and with the locked ones on the newest Python of this machine. Each
+installation must be consistent, run the recorded conversations, and run the durable quickstart of its own guide twice.
+
+SIGNING_KEY=FILE signs SHA256SUMS with an SSH key (`ssh-keygen -Y`, which every developer has; gpg keeps keys in an
+agent of the user, and minisign has to be installed). Without a key the hashes are not signed, and the summary says so.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -42,10 +48,21 @@ def main(tools: Path, uv: Path) -> None:
         (wheel,), (other,) = DIST.glob("*.whl"), (scratch / "tree").glob("*.whl")
         if found := differences(contents(wheel), contents(other)):
             raise ReleaseError(f"the sdist lacks files of the tree, or has other ones: {', '.join(found)}")
+        _say("build both again, in another environment")
+        _run(
+            *("sh", "-c", 'umask 077 && exec "$0" "$@"', sys.executable),
+            *("-m", "build", "--no-isolation", "--outdir", scratch / "again", ROOT),
+            environment={"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "1"},
+        )
+        if unlike := different_files(DIST, scratch / "again"):
+            raise ReleaseError(f"two builds of the same files differ: {', '.join(unlike)}")
         _say("twine check")
         _run(tools / "twine", "check", "--strict", *DIST.iterdir())
         locked = _installed(uv, wheel, scratch / "locked", "--constraint", _constraints(scratch))
         _installed(uv, wheel, scratch / "lowest", "--resolution", "lowest-direct")
+        newest = newest_python()
+        _say(f"the newest Python here is {newest}")
+        _installed(uv, wheel, scratch / "newest", "--constraint", _constraints(scratch), python=newest)
         _say("SBOM of the installation with the locked versions")
         sbom = DIST / f"{wheel.name.rsplit('-', 3)[0]}.cdx.json"
         _sbom(tools, locked, sbom)
@@ -54,8 +71,63 @@ def main(tools: Path, uv: Path) -> None:
         )
         if missing:
             raise ReleaseError(f"{sbom.name} lacks {', '.join(missing)}")
-    for line in summary(wheel, sorted(DIST.iterdir())):
+    files = sorted(DIST.iterdir())
+    hashes = write_hashes(DIST)
+    if key := os.environ.get("SIGNING_KEY"):
+        verify(hashes, sign(hashes, Path(key)), public_key(Path(key)))
+    for line in summary(wheel, files):
         print(line)
+    print(f"{hashes.name} is {'signed' if key else 'not signed: SIGNING_KEY=FILE names an SSH key'}")
+
+
+def different_files(folder: Path, other: Path) -> list[str]:
+    """Return the names of the files that differ in a byte, or are in one of two folders only."""
+    digests = [{file.name: _digest(file) for file in place.iterdir()} for place in (folder, other)]
+    return differences(*digests)
+
+
+def newest_python() -> Path:
+    """Return the newest supported interpreter of this machine. Raises ReleaseError if there is none."""
+    for version in ("3.15", "3.14", "3.13", "3.12", "3.11"):
+        command = ["bash", "-c", f"source .ci/interpreter && interpreter {version}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and (python := shutil.which(done.stdout.strip())):
+            return Path(python)
+    raise ReleaseError("no Python from 3.11 to 3.15 is installed")
+
+
+def write_hashes(folder: Path) -> Path:
+    """Write SHA256SUMS with the files of a folder, in the format that `sha256sum --check` reads, and return it."""
+    file = folder / "SHA256SUMS"
+    listed = sorted(one for one in folder.iterdir() if one.name not in {file.name, f"{file.name}.sig"})
+    file.write_text("".join(f"{_digest(one)}  {one.name}\n" for one in listed), encoding="utf-8")
+    return file
+
+
+def public_key(key: Path) -> str:
+    """Return the public part of an SSH key: its type and its value."""
+    return " ".join(_run("ssh-keygen", "-y", "-f", key).split()[:2])
+
+
+def sign(file: Path, key: Path) -> Path:
+    """Sign a file with an SSH key and return the signature, the same name with `.sig`."""
+    signature = file.with_name(f"{file.name}.sig")
+    signature.unlink(missing_ok=True)  # ssh-keygen would ask
+    _run("ssh-keygen", "-Y", "sign", "-q", "-n", "file", "-f", key, file)
+    return signature
+
+
+def verify(file: Path, signature: Path, public: str) -> None:
+    """Raise ReleaseError unless the signature is that of the file, by this public key."""
+    with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers:
+        signers.write(f'release namespaces="file" {public}\n')
+        signers.flush()
+        options = ("-Y", "verify", "-n", "file", "-I", "release", "-f", signers.name, "-s", signature)
+        _run("ssh-keygen", *options, text=file.read_text(encoding="utf-8"))
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def contents(wheel: Path) -> dict[str, str]:
@@ -84,35 +156,41 @@ def summary(wheel: Path, files: Iterable[Path]) -> list[str]:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = message_from_bytes(archive.read(name))
     lines = [f"\n{metadata['Name']} {metadata['Version']}, Python {metadata['Requires-Python']}"]
-    for file in files:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        lines.append(f"  {file.name}  {file.stat().st_size:,} bytes  sha256 {digest}")
+    lines += [f"  {file.name}  {file.stat().st_size:,} bytes  sha256 {_digest(file)}" for file in files]
     urls = metadata.get_all("Project-URL") or ()
     lines += [f"  {url}" for url in urls]
-    lines.append("nothing was uploaded: `twine upload dist/*.whl dist/*.tar.gz` would do it")
+    lines.append(
+        "nothing was uploaded: `twine upload dist/*.whl dist/*.tar.gz` would do it, and SHA256SUMS goes beside them"
+    )
     if not urls:
         lines.append("before that: set `repository` in pyproject.toml; without it the project has no URLs")
     return lines
 
 
-def _installed(uv: Path, wheel: Path, folder: Path, *options: str | Path) -> Path:
+def _installed(
+    uv: Path, wheel: Path, folder: Path, *options: str | Path, python: str | Path = sys.executable
+) -> Path:
     """Install the wheel with all extras, check the installation, and return its interpreter."""
     _say(f"install with {folder.name} versions, and use it")
-    python = folder / "bin" / "python"
-    _run(uv, "venv", "--quiet", "--python", sys.executable, folder)
-    _run(
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        python,
-        *options,
-        f"fsm-orchestrator[all] @ {wheel.as_uri()}",
-    )
-    _run(sys.executable, "-m", "pip", "--python", python, "check")
-    _run(python, "-I", "-m", "orchestrator", "replay", "--bundled")
-    return python
+    installed = folder / "bin" / "python"
+    _run(uv, "venv", "--quiet", "--python", python, folder)
+    package = f"fsm-orchestrator[all] @ {wheel.as_uri()}"
+    _run(uv, "pip", "install", "--quiet", "--python", installed, *options, package)
+    _run(sys.executable, "-m", "pip", "--python", installed, "check")
+    _run(installed, "-I", "-m", "orchestrator", "replay", "--bundled")
+    _run_quickstart(installed, folder)
+    return installed
+
+
+def _run_quickstart(python: Path, folder: Path) -> None:
+    """Run the durable quickstart of the installed guide twice: the second run returns what the first has stored."""
+    guide = _run(python, "-I", "-m", "orchestrator", "docs", "start")
+    section = guide.partition("## Quickstart: a durable run with an approval\n")[2].partition("\n## ")[0]
+    program = folder / "durable.py"
+    program.write_text(section.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    first, second = (_run(python, "-I", program, folder=folder).splitlines() for _ in range(2))
+    if len(first) != 2 or second != first[1:]:
+        raise ReleaseError(f"the durable quickstart printed {first}, and {second} when it was run again")
 
 
 def _sbom(tools: Path, python: Path, file: Path) -> None:
@@ -137,9 +215,19 @@ def _constraints(scratch: Path) -> Path:
     return file
 
 
-def _run(*command: str | Path) -> str:
+def _run(
+    *command: str | Path, folder: Path = ROOT, text: str = "", environment: Mapping[str, str] | None = None
+) -> str:
     """Run a program and return its output. Raises ReleaseError with all that it said."""
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
     if done.returncode:
         raise ReleaseError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""Sizes, contents lists and links of the guides and the two pages at the root."""
+"""Sizes, contents lists and links of the guides and the three pages at the root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = {
     "CONTRIBUTING.md": 15_000,
 }
 """Bytes of a page; 20,000 if it is not here."""
-PAGES = [*PATHS.values(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*PATHS.values(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 

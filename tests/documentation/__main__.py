@@ -57,7 +57,7 @@ NAMESPACES: Final = (
 _HERE = Path(__file__).parent
 _ENVIRONMENT = ROOT / ".venv-docs"
 _MORE = {
-    "Operate": ["dashboards/metrics.md"],
+    "Operate": ["dashboards/metrics.md", "SECURITY.md"],
     "Internals": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }
 """Pages that are no guides, by the section that lists them."""
