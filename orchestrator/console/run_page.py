@@ -7,6 +7,8 @@ import logging
 import math
 import time
 import zlib
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
@@ -24,7 +26,7 @@ from orchestrator.drawing.timeline import described, timeline_svg
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
-from orchestrator.machines.timeline import Timeline
+from orchestrator.machines.timeline import Lane, Timeline
 from orchestrator.runtime.runs.listing import GuardHistory, guard_histories
 from orchestrator.runtime.runs.outline import text_of
 from orchestrator.runtime.runs.result import fork_of
@@ -110,10 +112,16 @@ def state_list(graph: Graph, marks: GraphMarks, centre: str) -> StateList:
     )
 
 
-COLUMNS: Final = 16
+COLUMNS: Final = 12
 """Most columns of the guards by turn; a column of a longer run is the maximum of several turns."""
+TURNS: Final = 100
+"""Turns of a page of the transcript."""
 MESSAGES: Final = 60
-"""Messages of a page of the transcript."""
+"""Most messages of a turn: the last ones before the first answer, the first ones of a turn."""
+OPENED: Final = 12
+"""Most turns of a run whose turns are all open."""
+FOLDED: Final = 1_500
+"""Characters of a message from which its text is folded."""
 LONGEST: Final = 20_000
 """Characters of a message or a result that a page shows."""
 _HEATS: Final = ((1.0, "x"), (0.9, "w"), (0.5, "2"), (0.25, "1"))
@@ -188,10 +196,40 @@ class Line:
     length: int
     calls: Sequence[str]
     meta: str
-    turn: int
     text: str
     """The content, if it may be shown."""
     cut: bool = False
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the text is folded: it would push the other messages away."""
+        return len(self.text) > FOLDED
+
+
+class TranscriptTurn(NamedTuple):
+    """A turn as one line, and its messages if it is open."""
+
+    number: int
+    """0 has the messages before the first answer."""
+    path: Sequence[str]
+    """The states that the run entered."""
+    tools: Sequence[tuple[str, int]]
+    usage: str
+    cost_micros: int | None
+    seconds: float | None
+    lines: Sequence[Line]
+    left_out: int
+    """Messages of an open turn that are not on the page."""
+    is_pinned: bool
+    """Whether it is always open."""
+
+
+class TranscriptPage(NamedTuple):
+    """The turns of a page, and the numbers of turns before and after it."""
+
+    turns: Sequence[TranscriptTurn]
+    earlier: int
+    later: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,41 +365,64 @@ class RunSections:
             found += [one for one in beside if one.last >= 1 and one.first <= last]
         return found
 
-    def transcript(self, until: int | None, *, content: bool) -> tuple[list[Line], int]:
-        """Return the messages before number `until` (None: up to the last), and the number of the first of them."""
-        said = self.story.conversation
-        end = len(said) if until is None else max(min(until, len(said)), 0)
-        first = max(0, end - MESSAGES)
-        found: list[Line] = []
+    def transcript(self, until: int | None, opened: int | None, *, content: bool) -> TranscriptPage:
+        """Return the turns up to number `until` (None: up to the last), at most TURNS of them.
+
+        Args:
+            until: The last turn of the page.
+            opened: A turn whose messages are on the page. Those of the last turn are, and of a short run all are.
+            content: Whether the messages have their text.
+        """
+        grouped: dict[int, list[TranscriptEntry]] = {}
         turn = 0
-        for number, entry in enumerate(said[:end]):
+        for entry in self.story.conversation:
             if entry.answer is not None:
                 turn = int(entry.answer.get("iteration") or turn + 1)
-            if number >= first:
-                message = entry.message
-                text = text_of(message.get("content"))
-                role = str(message.get("role", ""))
-                calls = [
-                    str((call.get("function") or call).get("name", ""))
-                    for call in message.get("tool_calls") or ()
-                ]
-                spoken = text
-                if content and calls:
-                    each = [_call_text(call) for call in message.get("tool_calls") or ()]
-                    spoken = "\n".join(part for part in (text, *each) if part)
-                found.append(
-                    Line(
-                        role={"assistant": "model", "tool": "result"}.get(role, role),
-                        name=str(message.get("name") or "") if role == "tool" else "",
-                        length=len(text),
-                        calls=calls,
-                        meta=_meta(entry),
-                        turn=turn,
-                        text=spoken[:LONGEST] if content else "",
-                        cut=content and len(spoken) > LONGEST,
-                    )
+            grouped.setdefault(turn, []).append(entry)
+        numbers = list(grouped)
+        page = [number for number in numbers if until is None or number <= until][-TURNS:]
+        is_short = len(numbers) <= OPENED
+        last = numbers[-1] if numbers else 0
+        starts = {start.turn: start.at for start in self.line.turns}
+        states = self._states_by_turn(page)
+        found = []
+        for number in page:
+            is_pinned = is_short or number in {0, last}
+            is_open = is_pinned or number == opened
+            entries = grouped[number]
+            shown = (entries[-MESSAGES:] if number == 0 else entries[:MESSAGES]) if is_open else []
+            at = starts.get(number)
+            end = next((starts[later] for later in (number + 1,) if later in starts), self.line.end)
+            usage = next((entry.answer.get("usage") or {} for entry in entries if entry.answer), {})
+            tools = Counter(name for entry in entries for name in _calls_of(entry.message))
+            found.append(
+                TranscriptTurn(
+                    number=number,
+                    path=states.get(number, ()),
+                    tools=[(name, times) for name, times in tools.items()],
+                    usage=_meta(entries[0]),
+                    cost_micros=usage.get("cost_micros"),
+                    seconds=None if at is None else end - at,
+                    lines=[_line(entry, content=content) for entry in shown],
+                    left_out=len(entries) - len(shown) if is_open else 0,
+                    is_pinned=is_pinned,
                 )
-        return found, first
+            )
+        first, end_of_page = (
+            (numbers.index(page[0]), numbers.index(page[-1])) if page else (0, len(numbers) - 1)
+        )
+        return TranscriptPage(found, earlier=first, later=len(numbers) - 1 - end_of_page)
+
+    def _states_by_turn(self, page: Sequence[int]) -> dict[int, list[str]]:
+        """Return the states that the run entered in each turn of a page, in order."""
+        starts = [start.at for start in self.line.turns]
+        found: dict[int, list[str]] = {}
+        for span in self.line.spans:
+            if span.lane is Lane.STATE and starts:
+                turn = self.line.turns[max(bisect_right(starts, span.start) - 1, 0)].turn
+                if page and page[0] <= turn <= page[-1]:
+                    found.setdefault(turn, []).append(span.name)
+        return found
 
 
 def _cell(guard: GuardHistory, turns: range) -> Cell:
@@ -372,6 +433,29 @@ def _cell(guard: GuardHistory, turns: range) -> Cell:
     refused = any(turn in guard.refusals for turn in turns)
     heat = "x" if refused else next((name for limit, name in _HEATS if share >= limit), "0")
     return Cell(f"{share * 100:.0f}", "w" if heat == "x" and not refused else heat)
+
+
+def _calls_of(message: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tools that a message calls."""
+    return [str((call.get("function") or call).get("name", "")) for call in message.get("tool_calls") or ()]
+
+
+def _line(entry: TranscriptEntry, *, content: bool) -> Line:
+    message = entry.message
+    text, calls, role = text_of(message.get("content")), _calls_of(message), str(message.get("role", ""))
+    spoken = text
+    if content and calls:
+        each = [_call_text(call) for call in message.get("tool_calls") or ()]
+        spoken = "\n".join(part for part in (text, *each) if part)
+    return Line(
+        role={"assistant": "model", "tool": "result"}.get(role, role),
+        name=str(message.get("name") or "") if role == "tool" else "",
+        length=len(text),
+        calls=calls,
+        meta=_meta(entry),
+        text=spoken[:LONGEST] if content else "",
+        cut=content and len(spoken) > LONGEST,
+    )
 
 
 def _call_text(call: Mapping[str, Any]) -> str:
@@ -434,10 +518,14 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     content = console.may_read(request, actor)
     if content:
         _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
-    until = request.query_params.get("until", "")
     turns = TurnWindow.of(request.query_params.get("turns", ""))
     drawn, words = view.timeline(turns)
-    lines, first = view.transcript(int(until) if until.isdecimal() else None, content=content)
+    until, opened = (_turn(request.query_params.get(name, "")) for name in ("until", "turn"))
+    if until is None and opened is not None:  # a link to a turn, from the timeline or another person
+        until = opened + TURNS // 2
+    elif until is None and turns is not None:
+        until = turns.last
+    transcript = view.transcript(until, opened, content=content)
     return await console.page(
         request,
         actor,
@@ -452,14 +540,19 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         turns=turns,
         seen=seen,
         graph=view.graph(console.graphs),
-        lines=lines,
-        first=first,
+        transcript=transcript,
+        until=until,
+        opened=opened,
         content=content,
         asks=console.may_ask(actor),
         fork=fork_of(view.records),
         decisions=[_decision(kind, body) for kind, body in view.story.decisions],
         address=request.url.path,
     )
+
+
+def _turn(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 10 else None  # noqa: PLR2004
 
 
 def _decision(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:

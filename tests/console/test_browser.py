@@ -175,7 +175,7 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
     ):
         blind.goto(plain.base + path)
         assert text in blind.locator("main").inner_text()
-        assert not blind.get_by_text("Approve").count()
+        assert not blind.locator("main").get_by_text("Approve").count()
     assert ann.said == plain.said == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, RetryPolicy, Runs, tool
+from orchestrator import LLM_LOOP, Limits, LocalEngine, MemoryJournal, RetryPolicy, Runs, tool
 from orchestrator.console import console_app
 from orchestrator.console.pages import money
 from orchestrator.errors import LLMError
@@ -322,6 +322,68 @@ async def test_records_are_shown_without_content_and_page_by_page(journal: Memor
     assert re.findall(r'<span class="num mut">(\d+)</span>', page) == ["2", "1", "0"]
     assert "Go." not in page
     assert "Go." in (await client.get("/records/first?content=shown")).text
+
+
+def turns_of(page: str) -> dict[int, int]:
+    """Return the turns on the page of a run, and the number of messages that each shows."""
+    parts = re.split(r'<section class="turn" id="turn-(\d+)"', page.split('id="transcript"')[1])[1:]
+    return {
+        int(number): part.count('class="msg"') for number, part in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+async def test_a_long_run_has_a_line_for_each_turn_and_a_turn_is_opened_on_demand(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    answers = [said(call("look", where=f"place {turn}"), call("look", where="b")) for turn in range(1, 121)]
+    limits = Limits(max_iterations=0)
+    await agent(journal, *answers, said(text="Done."), limits=limits).run("Go.", run_id="long")
+    client = Client(readable(runs))
+    page = (await client.get("/runs/long")).text
+    assert turns_of(page) == {**dict.fromkeys(range(22, 121), 0), 121: 1}, "the last one is open"
+    line = html.unescape(
+        re.sub(r"<[^>]+>", " ", page.split('id="turn-50"')[1].split("</p>")[0].partition(">")[2])
+    )
+    assert re.fullmatch(
+        r"50 : open this turn look ×2 await_llm → evaluate_response → process_tools → update_budgets "
+        r"10 in, 1 out 0\.1000 [\d.]+ (µs|ms|s) , turn 50 in the timeline",
+        " ".join(line.split()),
+    ), line
+    assert 'href="/runs/long?turns=50-50#timeline"' in page
+    opened = (await client.get("/runs/long?turn=50&content=shown")).text
+    assert turns_of(opened) == {**dict.fromkeys(range(1, 101), 0), 50: 3}
+    assert "place 50" in opened
+    assert "place 49" not in opened
+    assert 'href="/runs/long?until=200&amp;content=shown#transcript">21 later turns' in opened
+    first = (await client.get("/runs/long?until=21")).text
+    assert turns_of(first) == {0: 1, **dict.fromkeys(range(1, 22), 0)}
+    assert turns_of((await client.get("/runs/long?turns=30-31")).text) == {
+        0: 1,
+        **dict.fromkeys(range(1, 32), 0),
+    }
+    for odd in ("turn=0", "turn=999999", "until=0", "until=x", "turn=%00", "until=99999999999"):
+        answer = await client.get(f"/runs/long?{odd}")
+        assert answer.status == 200, odd
+
+
+async def test_every_turn_of_a_short_run_is_open_and_a_long_text_is_folded(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await agent(journal, said(call("look", where="x" * 2_000)), said(text="Done.")).run("Go.", run_id="short")
+    page = (await Client(readable(runs)).get("/runs/short?content=shown")).text
+    assert turns_of(page) == {0: 1, 1: 2, 2: 1}
+    assert page.count('<details><summary class="tw"><span class="fold">') == 2, "the call and its result"
+    assert "turn=" not in page.split('id="transcript"')[1].split("</section>")[0]
+
+
+async def test_a_turn_of_many_calls_shows_its_first_messages_and_says_how_many_it_leaves_out(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    calls = [call("look", where=str(place)) for place in range(80)]
+    await agent(journal, said(*calls), said(text="Done.")).run("Go.", run_id="wide")
+    page = (await Client(readable(runs)).get("/runs/wide")).text
+    assert turns_of(page) == {0: 1, 1: 60, 2: 1}
+    assert "21 messages of this turn are not shown" in page
 
 
 # ---- inbox ----

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator import RetryPolicy, SqliteJournal
+from orchestrator import Limits, RetryPolicy, SqliteJournal
 from orchestrator.errors import LLMError
 from orchestrator.providers.scripted import call
 from tests.console.browsing import Person, Processes, Task, in_a_loop, overflow, violations
@@ -47,7 +48,7 @@ def test_why_a_run_failed_is_read_with_a_click_and_its_message_and_its_place_wit
     page.locator(".note.bad", has_text="upstream connect error").wait_for()
     assert overflow(page) == violations(page) == []
     task.click(page.get_by_role("link", name="What came before"))
-    page.wait_for_url("**/runs/failed?content=shown#transcript")
+    page.wait_for_url("**/runs/failed?turn=1&content=shown#turn-1")
     assert page.get_by_role("heading", name="Transcript").evaluate(
         "one => one.getBoundingClientRect().top < innerHeight"
     )
@@ -152,4 +153,45 @@ def test_a_question_mark_shows_the_keys_and_escape_hides_them(
     task.type("?")
     assert page.locator("#search").input_value() == "?", "a key in a field is text"
     assert keys.is_hidden()
+    assert ann.said == []
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The console of a run of 2,000 turns."""
+    processes = Processes(tmp_path_factory.mktemp("long"))
+
+    async def write() -> None:
+        async with SqliteJournal(processes.journal) as journal:
+            answers = [said(call("look", where=f"part {turn} " * 100)) for turn in range(1, 2_000)]
+            reading = agent(journal, *answers, said(text="Done."), limits=Limits(max_iterations=0))
+            await reading.run("Read everything.", run_id="long")
+
+    in_a_loop(write())
+    yield processes.console(shared=True)
+    processes.stop()
+
+
+@VIEWS
+def test_a_turn_of_two_thousand_is_reached_with_two_clicks_and_its_number_and_its_timeline_with_one(
+    browser: Browser, long_run: str, width: int, scheme: str
+) -> None:
+    ann = Person.at(browser, long_run, width=width, scheme=scheme)
+    page = ann.page("/runs/long?content=shown")
+    assert len(page.request.get(page.url).body()) <= 200_000
+    assert overflow(page) == violations(page) == []
+    task = Task(page)
+    task.click(page.get_by_role("textbox", name="Turn", exact=True))
+    task.type("700")
+    task.click(page.get_by_role("button", name="Go", exact=True))
+    turn = page.locator("#turn-700")
+    turn.get_by_text("part 700 part 700").first.wait_for()
+    assert "part 699" not in page.locator("#transcript").inner_text(), "the others are closed"
+    assert len(page.request.get(page.url).body()) <= 200_000
+    assert overflow(page) == violations(page) == []
+    assert task.effort == (2, 3)
+    task.click(turn.get_by_role("link", name=", turn 700 in the timeline"))
+    page.wait_for_url("**/runs/long?turns=700-700#timeline")
+    page.get_by_text("turns 700-700", exact=True).wait_for()
+    assert page.locator("#turn-700").count() == 1, "the transcript follows the timeline"
     assert ann.said == []
