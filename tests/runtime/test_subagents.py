@@ -46,6 +46,12 @@ class Report(BaseModel):
     total: int
 
 
+@tool(effect="pure", name="look")
+def look_around() -> str:
+    """Look."""
+    return "nothing"
+
+
 def told(result: Result) -> str:
     """The result of the only call, as the parent's model read it."""
     return next(message.text for message in result.messages if message.role == "tool")
@@ -84,6 +90,47 @@ async def test_the_parent_reads_the_output_of_a_run_of_its_own() -> None:
 async def test_structured_output_is_read_as_json() -> None:
     child = Agent(ScriptedLLM(['{"total": 7}']), output_type=Report, **SILENT)
     assert json.loads(told(await parent_of(child).run("go"))) == {"total": 7}
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+async def test_a_function_maps_the_typed_output_to_what_the_model_reads_also_after_a_crash(at: int) -> None:
+    mapped: list[Report] = []
+
+    def total_of(report: Report) -> dict[str, int]:
+        mapped.append(report)
+        return {"doubled": 2 * report.total}
+
+    def parent(on: Any) -> Agent:
+        child = Agent(FunctionLLM(lambda _: '{"total": 7}'), output_type=Report, **SILENT)
+        model = FunctionLLM(
+            lambda request: "done" if request.messages[-1].role == "tool" else call("dig", task="x")
+        )
+        return Agent(model, tools=[child.as_tool("dig", "Dig.", output=total_of)], journal=on, **SILENT)
+
+    journal = MemoryJournal()
+    with contextlib.suppress(StoreDown):
+        await parent(CrashingJournal(journal, at=at, on=("create", "append"))).run("go", run_id="p")
+    mapped.clear()
+    heads = [head async for head in journal.runs()]
+    if not heads:
+        return  # the first write was lost: there is no run
+    for owner in {head.owner for head in heads if head.owner}:
+        journal.bury(owner)
+    result = await parent(journal).resume("p")
+    assert result.outcome is Outcome.COMPLETED
+    assert told(result) == '{"doubled":14}'
+    assert {type(one) for one in mapped} <= {Report}
+
+
+async def test_a_function_of_the_output_maps_only_completed_runs() -> None:
+    child = Agent(
+        ScriptedLLM([call("look"), "late"]), tools=[look_around], limits=Limits(max_iterations=1), **SILENT
+    )
+    spec = child.as_tool("dig", "Dig.", output=lambda _: "never")
+    parent = Agent(ScriptedLLM([call("dig", task="x"), "done"]), tools=[spec], **SILENT)
+    read = json.loads(told(await parent.run("go", run_id="p")))
+    assert read["type"] == "BudgetExceeded"
+    assert "run p:1:0 ended as budget_exceeded (max_iterations)" in read["error"]
 
 
 @pytest.mark.parametrize(

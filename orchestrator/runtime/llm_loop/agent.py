@@ -645,10 +645,23 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             vars(self).update(before)
 
     def as_tool(
-        self, name: str, description: str, **options: Unpack[agent_tool.AgentToolOptions]
+        self,
+        name: str,
+        description: str,
+        *,
+        output: Callable[[OutputT], object] | None = None,
+        **options: Unpack[agent_tool.AgentToolOptions],
     ) -> ToolSpec:
-        """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
-        return agent_tool.agent_tool(self, name, description, **options)
+        """Return a tool with which the model of another agent runs this one; options as for `agent_tool`.
+
+        Args:
+            name: Name of the tool.
+            description: Description of the tool for the model.
+            output: A pure function from this agent's output, a value of its output type, to the result that the
+                other model reads. By default it reads text as it is, and any other value as JSON.
+            options: As for `agent_tool`.
+        """
+        return agent_tool.agent_tool(self, name, description, output=output, **options)
 
     def output_validator(self, function: V) -> V:
         """Check each final answer with a function of (output, context), sync or async; a decorator.

@@ -88,6 +88,7 @@ def agent_tool(
     limits: Limits | None = None,
     share: float = 0.0,
     max_depth: int = MAX_DEPTH,
+    output: Callable[[Any], object] | None = None,
     **options: Unpack[ToolOptions],
 ) -> ToolSpec:
     """Return a tool that runs another agent: the model passes a `task` as text and gets the agent's output.
@@ -100,6 +101,8 @@ def agent_tool(
             run above it.
         share: Maximum part of the caller's remaining budget for the child run, above 0 and at most 1; 0 is off.
         max_depth: Maximum depth of agents that call each other.
+        output: A pure function from the output of a completed child run, a value of its output type, to the result
+            that the model reads. By default the model reads text as it is, and any other value as JSON.
         options: Options of `tool`, see `ToolOptions`.
 
     Raises:
@@ -113,7 +116,7 @@ def agent_tool(
         child._source.require(child._deps.tools.offers)
     options.setdefault("total_timeout", 0)  # its run has limits of its own, and may wait for a person
     build = tool(name=name, description=description, effect="idempotent", **options)
-    return build(AgentTool(child, limits, share, max_depth))
+    return build(AgentTool(child, limits, share, max_depth, output))
 
 
 class AgentTool:
@@ -125,11 +128,13 @@ class AgentTool:
         limits: Limits | None,
         share: float,
         max_depth: int,
+        output: Callable[[Any], object] | None,
     ) -> None:
         self.source = child
         """The agent, or the function that returns it."""
         self._limits = limits
         self._share = share
+        self._output = output
         self.max_depth = max_depth
         """Maximum number of runs above such a run."""
 
@@ -147,7 +152,7 @@ class AgentTool:
         """Return the limits of a child run, of which `lender` is the account above."""
         return lend_limits(lender, self._limits or own, self._share)
 
-    async def __call__(self, context: ToolContext, task: str) -> str:
+    async def __call__(self, context: ToolContext, task: str) -> object:
         """Run an agent.
 
         Args:
@@ -163,7 +168,10 @@ class AgentTool:
             )
         call = ChildCall(context.idempotency_key, parent)
         child = member(parent.agent, self.child)
-        return _answer(await call.result(child, task, partial(self.limits_of, lender)))
+        result = await call.result(child, task, partial(self.limits_of, lender))
+        if self._output is not None and result.outcome is Outcome.COMPLETED:
+            return self._output(result.output)
+        return _answer(result)
 
 
 def _account(run: LoopRun) -> BudgetAccount:
