@@ -75,6 +75,12 @@ GUIDES = (
         "testing", "Embed", "orchestrator/testing/README.md", "Doubles, graph coverage, the pytest plugin."
     ),
     Guide(
+        "several-agents",
+        "Embed",
+        "orchestrator/runtime/SEVERAL_AGENTS.md",
+        "Tool, triage, branches, pipeline, handoff: when, and what each costs.",
+    ),
+    Guide(
         "branches",
         "Embed",
         "orchestrator/runtime/branches/README.md",

@@ -94,7 +94,8 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: MAKE(LLM, xyzzy=1),
         (
             "Agent has no argument 'xyzzy'; known: model, name, version, tools, instructions, output_type, limits, "
-            "retry, hooks, graph, memory, deps, params, runtime, journal, observers, ask, launch"
+            "retry, hooks, graph, memory, deps, params, input_guards, output_guards, runtime, journal, observers, ask, "
+            "launch"
         ),
     ),
     "of pydantic-ai": (
