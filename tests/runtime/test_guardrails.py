@@ -286,6 +286,19 @@ async def test_a_child_run_has_the_guardrails_of_its_own_agent() -> None:
     assert (child.outcome, child.reason) == ("rejected", "guardrail")
 
 
+@pytest.mark.parametrize("stage", ["input_guards", "output_guards"])
+async def test_an_agent_that_takes_over_a_conversation_has_its_own_guardrails(stage: str) -> None:
+    llm = ScriptedLLM([CARD])
+    guards: dict[str, Any] = {stage: [cards("end")]}
+    clerk: Agent = Agent(llm, name="clerk", observers=(), **guards)
+    script = [call("transfer_to_clerk")]
+    desk = agent(script, name="desk", handoffs=[clerk], journal=MemoryJournal())
+    prompt = f"Charge {CARD}" if stage == "input_guards" else "Which card?"
+    result = await desk.run(prompt)
+    assert (result.outcome, result.reason, result.output) == (Outcome.FAILED, "guardrail", None)
+    assert len(llm.requests) == (stage == "output_guards")
+
+
 async def test_guardrails_are_counted_and_exist_at_zero() -> None:
     registry = CollectorRegistry()
     one = Agent(

@@ -28,7 +28,9 @@ def check_input(run: LoopRun) -> None:
     """Check the new messages of a run: those behind the last answer of the model. Raises GuardrailRefused."""
     ctx = run.ctx
     messages = ctx.messages
-    start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role in _SAID), 0)
+    # An answer with calls is no end of a turn: the history of a handoff has the call that made it, and its result.
+    said = (i + 1 for i, one in enumerate(messages) if one.role == "assistant" and not one.tool_calls)
+    start = max(said, default=0)
     new = [message for message in messages[start:] if message.role == "user"]
     text = "\n".join(message.text for message in new)
     attachments = sum(
@@ -44,9 +46,6 @@ def check_input(run: LoopRun) -> None:
     ctx.base = len(ctx.messages)
     ctx.fault, ctx.verdict = "guardrail", found.verdict
     raise GuardrailRefused(found.verdict, found.guardrail.on_refusal)
-
-
-_SAID = ("assistant", "tool")
 
 
 def requests_another(run: LoopRun) -> bool:
