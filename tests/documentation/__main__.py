@@ -172,9 +172,10 @@ def main(folder: Path) -> None:
     command = [_zensical(), "build", "--strict", "--clean", "--config-file", work / "zensical.toml"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise DocumentationError(f"zensical refuses the pages in {source}:\n{done.stdout}{done.stderr}")
-    if problems := problems_of(work / "site"):
-        raise DocumentationError("\n".join(problems))
+        problems, *_ = f"{done.stdout}{done.stderr}".partition("Traceback (most recent call last)")
+        raise DocumentationError(f"zensical refuses the pages in {source}:\n{problems}")
+    if broken := problems_of(work / "site"):
+        raise DocumentationError("\n".join(broken))
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work / "site", folder)
 
