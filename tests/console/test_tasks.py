@@ -195,3 +195,64 @@ def test_a_turn_of_two_thousand_is_reached_with_two_clicks_and_its_number_and_it
     page.get_by_text("turns 700-700", exact=True).wait_for()
     assert page.locator("#turn-700").count() == 1, "the transcript follows the timeline"
     assert ann.said == []
+
+
+async def leave_versions(path: Path) -> None:
+    """Leave runs of two versions of an agent, of which the newer one failed, and one that asks for a parcel."""
+    down = LLMError("upstream connect error", kind="server_error", status=503)
+    async with SqliteJournal(path) as journal:
+        await agent(journal, said(call("look")), said(text="Done."), version="1").run("Where is parcel 4711?")
+        failing = agent(journal, down, version="2", retry=RetryPolicy(attempts=1))
+        await failing.run("Look.", run_id="failed")
+
+
+@VIEWS
+def test_a_run_is_found_by_the_status_of_its_error_and_by_a_word_of_its_message_without_a_click(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_versions(processes.journal))
+    ann = Person.at(browser, processes.console(), width=width, scheme=scheme)
+    page = ann.page("/")
+    task = Task(page)
+    task.press("/")
+    task.type("503")
+    task.press("Enter")
+    page.wait_for_url("**/?q=503*")
+    page.get_by_role("link", name="failed", exact=True).wait_for()
+    assert page.locator("#rows tr").count() == 1
+    assert task.effort == (0, 5)
+    assert overflow(page) == violations(page) == []
+    task.press("/")
+    task.type("parcel")
+    task.press("Enter")
+    page.wait_for_url("**/?q=parcel*")
+    assert page.locator("#rows tr").count() == 1
+    assert page.get_by_role("link", name="failed", exact=True).count() == 0
+    task.press("/")
+    task.type("parcels 9")
+    task.press("Enter")
+    page.get_by_text("No run matches parcels 9.").wait_for()
+    assert page.locator("#search").input_value() == "parcels 9"
+    assert overflow(page) == violations(page) == []
+    assert ann.said == []
+
+
+@VIEWS
+def test_the_version_of_an_agent_that_fails_is_read_with_two_keys_and_a_click(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_versions(processes.journal))
+    ann = Person.at(browser, processes.console(), width=width, scheme=scheme)
+    page = ann.page("/")
+    task = Task(page)
+    task.press("g")
+    task.press("a")
+    task.click(page.get_by_role("link", name="support", exact=True))
+    newer = page.get_by_role("row", name="2 1").first
+    newer.get_by_text("100%").wait_for()
+    assert task.effort == (1, 2)
+    assert page.get_by_role("row", name="look").get_by_role("cell").first.inner_text() == "1"
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("link", name="Failed runs"))
+    page.get_by_role("link", name="failed", exact=True).wait_for()
+    assert ann.said == []
