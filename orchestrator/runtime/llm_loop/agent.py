@@ -61,7 +61,12 @@ from orchestrator.runtime.llm_loop.run_record import (
 )
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.arguments import OPTIONS, IfExists, agent_data, new_id
-from orchestrator.runtime.service.child_run import ChildRunGuard, ChildWaitObserver, current_scope, joined
+from orchestrator.runtime.service.child_run import (
+    ChildRunGuard,
+    ChildWaitObserver,
+    child_result,
+    current_scope,
+)
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import RunKind, RunService
@@ -926,7 +931,7 @@ async def run_child(
         agent_tool.drive_child(agent, above.run, key, prompt, lender, leash.claim_child)
     )
     try:
-        return await joined(work, leash, above)
+        return await child_result(work, leash, above)
     finally:
         if work.done() and not work.cancelled() and work.exception() is None:
             follower(work.result())

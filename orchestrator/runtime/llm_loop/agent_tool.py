@@ -37,8 +37,8 @@ from orchestrator.runtime.service.child_run import (
     ChildRunGuard,
     ChildWaitObserver,
     RunScope,
+    child_result,
     current_scope,
-    joined,
 )
 from orchestrator.tools.result import output_text
 from orchestrator.tools.sampling import SamplingRequest
@@ -200,7 +200,7 @@ class ChildCall:
         """Start, resume or read the child run, and return its result. The arguments are those of `drive_child`."""
         parent = self.lender.run
         drive = drive_child(agent, parent, self.run_id, prompt, lender, self._adopt, settings)
-        return await joined(asyncio.ensure_future(self._counted(drive)), self._guard, self._parent)
+        return await child_result(asyncio.ensure_future(self._counted(drive)), self._guard, self._parent)
 
     async def _counted(self, drive: Coroutine[Any, Any, Result]) -> Result:
         result = await drive

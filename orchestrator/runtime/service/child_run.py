@@ -213,7 +213,7 @@ class ChildRunGuard:
             self._run.mailbox.post(self._signal)
 
 
-async def joined(work: asyncio.Future[T], guard: ChildRunGuard, parent: RunScope) -> T:
+async def child_result(work: asyncio.Future[T], guard: ChildRunGuard, parent: RunScope) -> T:
     """Return the result of a child run. Waits for it whatever happens to the parent run.
 
     If the parent is stopped, or continues without this child run, the child run is cancelled. If the parent is left
