@@ -163,7 +163,7 @@ class MachineReader:
         """
         if self._task is None and not self._is_listed(since):
             self._task = asyncio.create_task(self._read(since), name=f"console {self.name}")
-            self._task.add_done_callback(retrieve)
+            self._task.add_done_callback(_retrieve)
         if (task := self._task) is not None:
             await asyncio.wait((task,), timeout=patience)
             if task.done():
@@ -201,7 +201,7 @@ class MachineReader:
         self._listed = time.monotonic()
 
 
-def retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve(task: asyncio.Task[None]) -> None:
     """Retrieve the error of a task, which asyncio logs otherwise; the next page reads again and reports it."""
     if not task.cancelled():
         task.exception()

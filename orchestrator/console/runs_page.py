@@ -34,7 +34,6 @@ from orchestrator.console.pages import (
     span,
     status_of,
     tiles,
-    typed,
 )
 from orchestrator.console.search_index import MOST_HITS, SearchHits
 from orchestrator.drawing.stylesheet import StatusStyle
@@ -98,7 +97,7 @@ class Selection:
         given = request.query_params
         return cls(
             given.get("show", "") if given.get("show") in RUN_FILTERS else "",
-            typed(given.get("q", ""))[:LONGEST_SEARCH],
+            given.get("q", "").strip()[:LONGEST_SEARCH],
             given.get("window", "") if given.get("window") in WINDOWS else "",
             {name: given[name] for name in ("from", "to") if _day(given.get(name, "")) is not None},
             {name: given[name] for name in _TEXTS if given.get(name)},

@@ -27,7 +27,6 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from orchestrator.console.feed import retrieve
 from orchestrator.errors import Corrupt
 from orchestrator.kernel.journal import Draft, RunHead
 from orchestrator.runtime.runs.outline import RunOutline, request_of
@@ -126,7 +125,6 @@ class SearchIndex:
             version = await self.runs.version()
             if version != self._version:
                 self._task = asyncio.create_task(self._pass(version), name="console search index")
-                self._task.add_done_callback(retrieve)
         if (task := self._task) is not None:
             await asyncio.wait((task,), timeout=patience)
             if task.done():

@@ -112,7 +112,10 @@ FAILURES = (
 
 @fact(frozen=True, slots=True)
 class GuardEvaluated:
-    """Result of the guard of an edge. `guard` is its name in the table, `result` is `allow`, `deny` or `error`."""
+    """Result of the guard of an edge, or of the join of a state's branches, which has the event "".
+
+    `guard` is its name in the table, or `joined`. `result` is `allow`, `deny` or `error`.
+    """
 
     graph: str
     run_id: str

@@ -204,11 +204,13 @@ class MachineNames:
 
 
 def guard_names(graph: Graph) -> Iterator[str]:
-    """Yield the names of the guards on the edges of a graph."""
+    """Yield the names of the guards on the edges of a graph, and of the one that joins branches."""
     for edge in graph.edges:
         name = guard_name(edge.when)
         if name is not None:
             yield name
+    if graph.branches:
+        yield "joined"
 
 
 def likely_failures(graph: Graph) -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from html.parser import HTMLParser
-from urllib.parse import quote
 
 import pytest
 from starlette.requests import Request
@@ -20,9 +19,6 @@ from tests.console.client import Client, readable
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
 
 PAGES = (
-    "/agents",
-    "/agents/support?tag=team%3Dops",
-    "/?q=ops+503&window=24h&from=2020-01-01",
     "/",
     "/inbox",
     f"/runs/{ASKS}",
@@ -295,10 +291,7 @@ async def test_hostile_text_of_models_and_tools_stays_visible_text(
     await leave_asking(journal, run_id, note=note, prompt=note, name="agent.b")
     client = await signed_in(runs, content="always")
     [head] = await runs.list()
-    hostile = quote(note[:200])
-    of_run = (f"/runs/{head.run_id}", f"/records/{head.run_id}")
-    searched = (f"/?q={hostile}", f"/agents?tag=a%3D{hostile}", f"/machines?tag=a%3D{hostile}")
-    for page in ("/", "/inbox", "/agents/agent.b", *of_run, *searched):
+    for page in ("/", "/inbox", f"/runs/{head.run_id}", f"/records/{head.run_id}"):
         answer = await client.get(page)
         assert answer.status == 200
         parsed = Elements()

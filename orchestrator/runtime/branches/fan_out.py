@@ -28,7 +28,7 @@ from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.branch import BranchResult, BranchResults, Fan, Tally, value_digest
 from orchestrator.kernel.cancellation import grace_for_children
-from orchestrator.kernel.fact import BranchEnded
+from orchestrator.kernel.fact import BranchEnded, GuardEvaluated
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
@@ -223,6 +223,7 @@ class _FanOut:
                 self._decided = Verdict(
                     decision["ok"], "joined", decision["observed"], decision["limit"], decision["detail"]
                 )
+                run.attach_guards([row_of(self._decided)])
                 self._waiting = deque()
                 await self._read(decision["ended"])
             return
@@ -258,6 +259,20 @@ class _FanOut:
         await run.keep()
         run.set_branches({**run.branches, "joined": body})
         self._decided = verdict
+        if GuardEvaluated in run.writes.observed_kinds:
+            result = "allow" if verdict.ok else "deny"
+            run.emit(
+                GuardEvaluated(
+                    run.graph.name,
+                    run.run_id,
+                    run.cursor.state,
+                    "",
+                    verdict.guard,
+                    result,
+                    verdict.observed,
+                    verdict.limit,
+                )
+            )
 
     # ---- branches ----
 

@@ -437,6 +437,25 @@ async def test_an_agent_has_branches_in_a_state_of_its_own_and_pays_for_them() -
     assert (result.output, result.usage) == ("Two moons. (fine, fine)", Usage(3, 3))
 
 
+@pytest.mark.parametrize(("join", "result"), [(ANY, "allow"), (first(3), "deny")])
+async def test_a_decision_counts_as_a_guard_once(join: Join, result: str) -> None:
+    registry = CollectorRegistry()
+    machine = workflow(Fan(max=3, concurrency=1, join=join), of_double, observers=[Metrics(registry)])
+
+    def counted() -> dict[str, float]:
+        return {
+            one.labels["result"]: one.value
+            for family in registry.collect()
+            for one in family.samples
+            if one.name == "orchestrator_guard_evaluations_total" and one.labels["guard"] == "joined"
+        }
+
+    assert counted() == {"allow": 0.0, "deny": 0.0, "error": 0.0}
+    await machine.run(SpreadContext([-1, 1, 2]), run_id="p1")
+    await machine.resume("p1")
+    assert counted() == {"allow": 0.0, "deny": 0.0, "error": 0.0, result: 1.0}
+
+
 async def test_the_metric_of_branches_exists_at_0_and_counts_each_outcome() -> None:
     registry = CollectorRegistry()
     machine = workflow(Fan(max=3, concurrency=1, join=ANY), of_double, observers=[Metrics(registry)])

@@ -93,6 +93,10 @@ async def test_after_a_crash_at_any_write_the_decision_stands_and_no_effect_happ
             assert after["joined"] == before["joined"], at
         if "fan" in before:
             assert after["fan"] == before["fan"], at
+        (left,) = [one.body for one in await world.journal.load("p1") if one.kind == "transition"]
+        decision = after["joined"]
+        row = [decision["ok"], "joined", decision["observed"], decision["limit"]]
+        assert [list(one) for one in left["guards"]] == [row], at
         assert sum(one.outcome is Outcome.COMPLETED for one in result_of(hooks, result)) >= least, at
         irreversible = {key: count for key, count in world.done.items() if key.startswith("p1:spread.0:0")}
         assert all(count == 1 for count in irreversible.values()), (at, irreversible)
