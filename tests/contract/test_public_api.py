@@ -86,8 +86,8 @@ NAMESPACES = {
         "Handoff", "HandoffRecord", "LLM_LOOP_WITH_HANDOFFS", "TEAM", "TeamEvent", "TeamState", "handoff",
     },
     "backtest": {
-        "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",
-        "trace_of",
+        "GuardDifference", "JoinComparison", "JoinReport", "Policy", "Report", "RunComparison", "RunTrace", "Saving",
+        "backtest", "backtest_joins", "read_trace", "sweep", "trace_of",
     },
     "evaluation": {
         "CallExpectation", "CaseAnswer", "CaseCheck", "CaseLimits", "CaseResult", "CaseRun", "CaseSelection",
