@@ -25,6 +25,7 @@ from orchestrator.drawing import stylesheet as style
 from orchestrator.drawing.element import Rectangle, duration
 from orchestrator.drawing.stylesheet import STATUSES, stylesheet
 from orchestrator.drawing.svg import GraphLayout, GraphMarks, layout, svg, united
+from orchestrator.kernel.branch import ANY, Fan
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -385,6 +386,12 @@ def test_events_between_the_same_states_share_a_line_and_the_fifth_is_counted() 
 def test_an_edge_to_its_own_state_is_a_line_of_text_in_the_box() -> None:
     found = layout(made([(0, 0), (0, 1)]))
     assert [box.lines for box in found.boxes] == [("↻ event_0",), ()]
+
+
+def test_a_state_with_branches_says_how_many() -> None:
+    graph = LLM_LOOP.extend(branches={"process_tools": Fan(max=9, join=ANY)})
+    assert "up to 9 branches" in svg(graph)
+    assert "branches" not in svg(LLM_LOOP)
 
 
 def test_lines_on_one_another_are_united() -> None:
