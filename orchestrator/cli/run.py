@@ -71,13 +71,14 @@ from orchestrator.llm.message import Message
 from orchestrator.llm.run_event import ModelRequestFinished, RunFinished, ToolFinished
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import WHY, PendingQuestion, Question
+from orchestrator.machines.question import WHY, Question
 from orchestrator.runtime.facade import Facade
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
 from orchestrator.runtime.llm_loop.run_options import Prompt
 from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.service.arguments import check_run_id
+from orchestrator.runtime.service.descendant import PendingQuestion
 from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog

@@ -13,10 +13,10 @@ from orchestrator.errors import AnswerRefused, OtherAgent, ResultUnreadable, Run
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.live_event import RunEvent
 from orchestrator.llm.run_event import ToolStarted
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result, ended_as
+from orchestrator.runtime.service.descendant import PendingQuestion
 from orchestrator.tools.input_request import request_of
 from orchestrator.tools.result import output_text, unreadable_text
 

@@ -91,19 +91,6 @@ class Question:
         return body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingQuestion(Question):
-    """An unanswered question of a run or of one of its descendants, as `pending` returns it.
-
-    `run_id` and `key` address it. An answer through a run above needs the whole `digest`, because keys repeat there.
-    """
-
-    run_id: str
-    """The run that asks."""
-    agents: tuple[str, ...] = ()
-    """Agents from the run that was read to the run that asks; a run without a named agent has its machine's name."""
-
-
 def judge(
     asked: Collection[Question],
     decided: Mapping[str, Mapping[str, Any]],

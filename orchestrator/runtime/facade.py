@@ -11,7 +11,6 @@ from orchestrator.argument_names import checks_names
 from orchestrator.errors import RunExists, RunUnknown, Suspended
 from orchestrator.kernel.fact import Follower
 from orchestrator.kernel.machine import Machine
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.service.arguments import IfExists, check_if_exists
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.ownership import AgentIdentity
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.llm.run_event import QuestionAsked
     from orchestrator.runtime.run_stream import RunStream
     from orchestrator.runtime.runs.runs import Runs
+    from orchestrator.runtime.service.descendant import PendingQuestion
 
 R = TypeVar("R")
 

@@ -31,11 +31,12 @@ from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent
-from orchestrator.machines.question import PendingQuestion, Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.mcp.session import McpSession
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.descendant import PendingQuestion
 from orchestrator.telemetry.exposition import page
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.live import stacks

@@ -17,9 +17,9 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Posted
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.answer import OpenQuestions
+from orchestrator.runtime.service.descendant import PendingQuestion
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.test_people import Office, waiting
 

@@ -19,10 +19,11 @@ from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.question import PendingQuestion, Question
+from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.descendant import PendingQuestion
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Facts, faults, until

@@ -37,10 +37,10 @@ from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.runs.runs import RunRequest, Runs
 from orchestrator.runtime.runs.story import RunDetails, Story
 from orchestrator.runtime.service.answer import PostedRequest
+from orchestrator.runtime.service.descendant import PendingQuestion
 
 ANSWERS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""

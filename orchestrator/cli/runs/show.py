@@ -54,10 +54,10 @@ from orchestrator.engines.engine_directory import EngineInfo, engines, waits_for
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE, Usage
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import RunTree, read_tree, status_name
 from orchestrator.runtime.runs.story import RUNNING, PathStep, StateVisit, Story, folded
+from orchestrator.runtime.service.descendant import PendingQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from orchestrator.kernel.mailbox import Kind
 from orchestrator.llm.live_event import EventsDropped, RunEvent
 from orchestrator.llm.port import SystemClock
 from orchestrator.machines.approval import model as approval
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
@@ -40,6 +39,7 @@ from orchestrator.runtime.runs.result import RunPair, compare_runs, recorded_res
 from orchestrator.runtime.runs.story import RunDetails, Story, not_ended
 from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.service.answer import PostedRequest
+from orchestrator.runtime.service.descendant import PendingQuestion
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.runtime.service.run_controller import RunController
 from orchestrator.runtime.service.run_feed import StreamBuffer

@@ -9,11 +9,11 @@ waits, would give a late answer to the next question of another run.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from orchestrator.errors import AnswerRefused, RunUnknown
 from orchestrator.kernel.journal import Journal, Posted, RunHead
-from orchestrator.machines.question import PendingQuestion, Question
+from orchestrator.machines.question import Question
 from orchestrator.runtime.service.answer import OpenQuestions
 
 _ABOUT_OTHERS = frozenset(("unasked", "several", "stale", "answered", "over"))
@@ -22,6 +22,19 @@ _WHOLE = 64
 """Characters of a whole digest."""
 _NAMED = 3
 """Most waiting runs that a refusal names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQuestion(Question):
+    """An unanswered question of a run or of one of its descendants, as `pending` returns it.
+
+    `run_id` and `key` address it. An answer through a run above needs the whole `digest`, because keys repeat there.
+    """
+
+    run_id: str
+    """The run that asks."""
+    agents: tuple[str, ...] = ()
+    """Agents from the run that was read to the run that asks; a run without a named agent has its machine's name."""
 
 
 async def descendants(

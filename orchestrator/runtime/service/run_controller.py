@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunError, RunOver, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
@@ -15,7 +15,6 @@ from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.port import Clock
-from orchestrator.machines.question import PendingQuestion
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.answer import (
     OpenQuestions,
@@ -26,13 +25,17 @@ from orchestrator.runtime.service.answer import (
     post_answer,
     post_replies,
 )
-from orchestrator.runtime.service.descendant import asking_descendant, pending_questions
 from orchestrator.runtime.service.evicted_runs import EvictedRuns
 from orchestrator.runtime.service.inbox import Inbox
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.tools.result import why_of
 from orchestrator.tools.spec import ToolSpec, canonical_arguments
 from orchestrator_guards import Refusal
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.service.descendant import PendingQuestion
+
+# `descendant` is imported with the first question: a host that asks nobody has no use for it.
 
 
 class _Done:
@@ -111,6 +114,8 @@ class RunController:
         try:
             return await self._post_answer_to(run_id, answer)
         except AnswerRefused as refused:
+            from orchestrator.runtime.service.descendant import asking_descendant
+
             asking = await asking_descendant(self._journal, run_id, answer, refused, self.clock.time())
             if asking is None:
                 raise
@@ -188,6 +193,8 @@ class RunController:
 
     async def pending(self, run_id: str) -> list[PendingQuestion]:
         """Return the unanswered questions of a run and its descendants. Raises RunUnknown."""
+        from orchestrator.runtime.service.descendant import pending_questions
+
         try:
             return await pending_questions(self._journal, run_id, self.clock.time())
         except RunUnknown:
