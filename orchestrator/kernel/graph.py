@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel import lint
-from orchestrator.kernel.branch import Fan
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.branch import Fan
 
 Guard: TypeAlias = Callable[[Any], Any]
 """(run.ctx) -> a Verdict, or a value equal to True or False; None is False. Pure: no clock, no I/O, no `await`."""

@@ -202,14 +202,13 @@ async def test_equal_calls_of_several_runs_have_a_digest_each(opened: Open) -> N
     assert mine.blasts == {"vein": 1}
 
 
+@pytest.mark.parametrize("opened", ["sqlite", "postgres"], indirect=True)  # an engine needs a shared journal
 @pytest.mark.parametrize("verb", ["approve", "reject", "respond"])
 async def test_an_answer_from_above_to_a_tree_that_nobody_drives_counts_when_an_engine_resumes_it(
     opened: Open, verb: str
 ) -> None:
     mine = Mine()
     async with opened() as (journal, other):
-        if not journal.shared:
-            pytest.skip("an engine needs a journal that other processes share")
         async with running(mine.front(journal)):
             (one,) = await pending(Runs(journal), "p")
         async with LocalEngine(mine.front(journal), recover="resume") as engine:
