@@ -79,6 +79,10 @@ EXHAUSTED = ("llm", "completion", "compaction", "memory")
 """Operations that can fail after their last try, of a machine with models."""
 GUARDRAIL = "guardrail"
 """A reason of endings and retries that only an agent with guards of its own can have."""
+HAND_OVER = "hand_over"
+"""The event of the graphs of teams and of their members."""
+OF_HANDOFFS = frozenset(("handed_over", "handoffs"))
+"""Reasons of the ends of runs whose graph has the event HAND_OVER."""
 OF_STAGES = frozenset(("max_task_attempts", "max_qa_cycles", "planner_blocked", "stage_error"))
 """Reasons of the ends of machines whose stages ask models by child runs, and not of a machine with models."""
 OF_INVENTED = ("error", "denied")
@@ -992,9 +996,11 @@ class Instruments:
             self._precreate(known | models_too)
         for pair in handoffs:
             self.counters["handoffs_total", *map(self._agents.declare, pair)]
-        unlikely = (OF_STAGES if pairs else frozenset()) | (
-            frozenset() if guards else frozenset((GUARDRAIL,))
-        )
+        unlikely: frozenset[str] = OF_STAGES if pairs else frozenset()
+        if not guards:
+            unlikely |= {GUARDRAIL}
+        if all(event.value != HAND_OVER for event in graph.events):
+            unlikely |= OF_HANDOFFS
         self._create_chosen(graph, (names.name, label), pairs, unlikely, is_priced=currency is not None)
 
     def _create_chosen(

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.kernel.branch import Join
 from orchestrator.llm.message import NO_USAGE
+from orchestrator_guards import DIGEST_VERSION
 
 PACKAGES = (
     "orchestrator.kernel",
@@ -29,6 +30,7 @@ GIVEN: dict[str, object] = {
     "ChildBudget.usage": NO_USAGE,
     "RunKind.migrations": tuple,
     "RunSettings.start": "last",
+    "PendingQuestion.version": DIGEST_VERSION,
     "Guardrail.on_refusal": "end",
     "Signal.by": "caller",
     "Signal.kind": "event",

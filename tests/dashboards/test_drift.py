@@ -43,6 +43,7 @@ UNUSED = {
     "batch_last_success_timestamp_seconds": "pushed by batch jobs of the host, whose schedule only the host knows",
     "batch_last_duration_seconds": "as above: no process that is scraped has it",
     "llm_unknown_finish_reasons_total": "for whoever adopts a new server; the log line and the journal name the answer",
+    "branches_total": "branches are runs, which panels count by outcome; the guide describes those of a state",
     "handoffs_total": "which agents hand over is a question about the agents, and no alarm; the guide describes it",
     "journal_ended_runs": "what a store holds, for whoever asks it; how runs end is drawn from runs_completed_total",
 }

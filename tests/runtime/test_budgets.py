@@ -53,8 +53,8 @@ BUDGETS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 def test_every_reason_of_an_exceeded_budget_is_tested_here() -> None:
-    assert set(BUDGETS) | {"tokens", "cost_unknown"} == REASONS[Outcome.BUDGET_EXCEEDED], (
-        "tokens is the pipeline's"
+    assert set(BUDGETS) | {"tokens", "cost_unknown", "handoffs"} == REASONS[Outcome.BUDGET_EXCEEDED], (
+        "tokens is the pipeline's, handoffs that of a team"
     )
 
 

@@ -627,6 +627,19 @@ async def test_handoffs_are_counted_for_the_declared_pairs_alone() -> None:
     assert count("billing", "billing") is None
 
 
+@pytest.mark.parametrize("reason", ["handed_over", "handoffs"])
+def test_endings_of_handoffs_exist_at_0_for_the_agents_alone_that_can_hand_over(reason: str) -> None:
+    registry = CollectorRegistry()
+    observers = [Metrics(registry)]
+    billing = agent("billing", "paid", observers=observers)
+    agent("triage", [TO_BILLING], handoffs=[billing], observers=observers)
+    samples = [one for family in registry.collect() for one in family.samples]
+    ends = [one for one in samples if one.name == "orchestrator_runs_completed_total"]
+    assert {one.labels["agent"] for one in ends} == {"billing", "triage"}
+    able = {(one.labels["machine"], one.labels["agent"]) for one in ends if one.labels["reason"] == reason}
+    assert able == {("llm_loop", "triage"), ("team", "triage")}
+
+
 async def test_facts_of_a_segment_name_its_agent_and_its_run() -> None:
     facts = Facts()
     billing = agent("billing", "paid", observers=[facts])
