@@ -62,15 +62,21 @@ async def descendants(
 
 
 async def open_ancestors(journal: Journal, head: RunHead) -> list[RunHead]:
-    """Return the runs above a run, its root first; none if one of them has ended, or the journal does not have it."""
+    """Return the runs above a run, its root first.
+
+    There are none if one of them has ended, if the journal does not have it, or if the parents are in a circle, as
+    only a damaged journal has them.
+    """
     above: list[RunHead] = []
+    seen = {head.run_id}
     while head.parent_run_id is not None:
         try:
             head = await journal.head(head.parent_run_id)
         except RunUnknown:
             return []
-        if head.status == "ended":
+        if head.status == "ended" or head.run_id in seen:
             return []
+        seen.add(head.run_id)
         above.insert(0, head)
     return above
 
