@@ -21,9 +21,11 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.fact import RunParked, RunStarted, TableRejected, Transition
+from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.team.graph import LLM_LOOP_WITH_HANDOFFS
 from orchestrator.pipeline import Pipeline
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.ralph import Ralph
@@ -196,15 +198,20 @@ async def test_a_change_in_the_middle_of_a_run_is_refused_by_name_from_postgresq
         assert (result.output, result.transitions[-1].source, world.looked) == ("done", "review", 1)
 
 
-async def test_a_run_of_the_old_table_is_not_resumed_under_a_change_and_is_once_that_is_taken_back() -> None:
+@pytest.mark.parametrize("made", [LLM_LOOP, LLM_LOOP_WITH_HANDOFFS], ids=["plain", "with handoffs"])
+async def test_a_run_of_the_old_table_is_not_resumed_under_a_change_and_is_once_that_is_taken_back(
+    made: Graph,
+) -> None:
     world = World(MemoryJournal())
-    await crash_at(world, 3, None)
+    await world.agent(CrashingJournal(world.journal, at=3), graph=made).run("go", run_id="r")
+    await world.bury("r")
     agent = world.agent()
     agent.machine.add_transition("budget_exceeded", "handle_completion", "terminate_error")
     with pytest.raises(
         OtherGraph, match="its table lacks changes that were made here: added edge 'budget_exceeded'"
     ):
         await agent.resume("r")
+    assert "migrated" not in {record.kind for record in await world.journal.load("r")}
     agent.machine.remove_transition("budget_exceeded", "handle_completion")
     assert (await agent.resume("r")).output == "done"
 

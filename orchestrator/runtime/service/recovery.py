@@ -131,7 +131,7 @@ class Recovery:
         now: Clock, in epoch seconds.
         lacks_deps: Whether a run needs live deps that cannot be made here.
         lacks_agent: Returns the name of an agent that a run needs and that is not here, or "".
-        own_migrations: Returns further migrations, which the graphs of this package need.
+        own_migrations: Returns further migrations to the graph as it is declared, not to a table changed since.
         repeated: Says how the graph repeats interrupted work.
     """
 
@@ -431,5 +431,6 @@ class Recovery:
         made = stored.fingerprint
         if made == self._valid.fingerprint:
             return None
-        known = (*self._migrations, *self._own_migrations())
+        own = () if self._changes else self._own_migrations()  # they lead to the table as it is declared
+        known = (*self._migrations, *own)
         return next((one for one in known if one.made and made.startswith(one.made)), None)

@@ -116,7 +116,8 @@ class RunKind(Generic[R]):
     lacks_agent: Callable[[StoredRun], str] | None = None
     """Returns the name of the agent that a run needs next and that is not here; "" if it is."""
     migrations: Callable[[], Iterable[Migration]] = tuple
-    """Returns migrations of its runs that need no one of the host. Called only for a run of another graph."""
+    """Returns migrations of its runs that need no one of the host. Called only for a run of another graph, by a table
+    without changes."""
     keeps_state: Callable[[Run[Any, Any]], bool] | None = None
     """Whether a run has live deps or other live state that cannot be made again when it is resumed here."""
     repeated: RepeatedWork | None = None
