@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -338,7 +339,7 @@ def test_the_run_of_a_stage_is_resumed_with_its_pipeline_and_not_by_itself() -> 
         await began.wait()
         running.cancel()
         await until(running.done)
-        agent = planner.bound(pipeline, OrchestrationState.PLANNING)._agent  # type: ignore[attr-defined]
+        agent = planner.bound(pipeline, OrchestrationState.PLANNING).agent
         with pytest.raises(ConfigError, match="resume that run"):
             await agent.resume("r:planning:1")
 
@@ -395,7 +396,7 @@ def test_a_person_who_is_asked_within_a_stage_answers_through_the_pipeline_and_n
         stage = "r:planning:1"
         await until(lambda: pipeline._service.live.find(stage) and pipeline._service.live.get(stage).parked)
         [question] = await pipeline.pending(stage)
-        assert await pipeline.pending("r") == []
+        assert await pipeline.pending("r") == [replace(question, agents=("pipeline", "llm_loop"))]
         with pytest.raises(AnswerRefused):
             pipeline.approve("r")
         await clock.advance(100_000.0)  # far beyond the limit of planning

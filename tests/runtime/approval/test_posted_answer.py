@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ async def test_a_plan_that_waits_is_a_question_whose_digest_covers_the_whole_pla
     assert plan is not None
     assert (question.key, question.why, question.digest) == ("plan-1.1", "plan", plan.digest)
     assert question.effect == "compensable"
-    assert details.questions == [question]
+    [stored] = details.questions
+    assert asdict(question) == asdict(stored) | {"run_id": RUN, "agents": ("approval",)}
     changed = {**details.story.context, "plan": {**details.story.context["plan"], "goal": "Something else"}}
     other = plan_question("AwaitingApproval", changed)
     assert other is not None
