@@ -48,6 +48,7 @@ BUDGETS: dict[str, tuple[dict[str, Any], int]] = {
     "tool_calls": ({"max_tool_calls": 2}, 3),
     "tool_errors": ({"max_tool_errors": 3}, 3),
     "retries": ({"max_retries": 2}, 0),
+    "handoffs": ({"max_handoffs": 2}, 0),  # has tests of its own, with a team
 }
 """Reason of `budget_exceeded` -> limits, and how often the model is asked then."""
 
