@@ -17,17 +17,19 @@ from orchestrator.errors import AnswerRefused, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
 from orchestrator.machines.question import Question
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.llm_loop.agent_tool import open_root
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.notification import Notice, OpenNotices
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.service.descendant import open_ancestors
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT
 
@@ -323,3 +325,19 @@ async def test_a_pipeline_answers_for_the_agents_of_its_stages(opened: Open) -> 
         assert await journal.load(one.run_id)
         assert (await journal.head(one.run_id)).outcome == "rejected"
     assert mine.blasts == {}
+
+
+async def test_parents_in_a_circle_have_no_root() -> None:
+    """Only a damaged journal has them; a worker that looks for the root of such a run does not look forever."""
+    heads = {
+        name: RunHead(name, "llm_loop", "", "open", 1, 1, None, 0.0, 0.0, parent_run_id=parent)
+        for name, parent in (("a", "b"), ("b", "c"), ("c", "b"))
+    }
+
+    class Circle(MemoryJournal):
+        async def head(self, run_id: str) -> RunHead:
+            return heads[run_id]
+
+    for head in heads.values():
+        assert await open_root(Circle(), head) is None
+        assert await open_ancestors(Circle(), head) == []

@@ -326,14 +326,16 @@ def _answer(result: Result) -> str:
 
 
 async def open_root(journal: Journal, head: RunHead) -> str | None:
-    """Return the root run whose resumption resumes this run; None if a run above it has ended."""
+    """Return the root run whose resumption resumes this run; None if a run above it has ended, or parents are a circle."""
+    seen = {head.run_id}
     while head.parent_run_id is not None:
         try:
             head = await journal.head(head.parent_run_id)
         except RunUnknown:
             return None
-        if head.status == "ended":
+        if head.status == "ended" or head.run_id in seen:
             return None
+        seen.add(head.run_id)
     return head.run_id
 
 
