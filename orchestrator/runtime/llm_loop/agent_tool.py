@@ -326,7 +326,10 @@ def _answer(result: Result) -> str:
 
 
 async def open_root(journal: Journal, head: RunHead) -> str | None:
-    """Return the root run whose resumption resumes this run; None if a run above it has ended, or parents are a circle."""
+    """Return the root run whose resumption resumes this run.
+
+    None if a run above it has ended, or if the parents are in a circle, as only a damaged journal has them.
+    """
     seen = {head.run_id}
     while head.parent_run_id is not None:
         try:
