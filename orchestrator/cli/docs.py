@@ -78,7 +78,7 @@ GUIDES = (
         "several-agents",
         "Embed",
         "orchestrator/runtime/SEVERAL_AGENTS.md",
-        "Tool, triage, branches, pipeline, handoff: when, and what each costs.",
+        "Tool, triage, branches, pipeline, handoff: when and why.",
     ),
     Guide(
         "branches",

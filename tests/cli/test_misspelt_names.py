@@ -93,9 +93,9 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "an argument that is like none": (
         lambda: MAKE(LLM, xyzzy=1),
         (
-            "Agent has no argument 'xyzzy'; known: model, name, version, tools, instructions, output_type, limits, "
-            "retry, hooks, graph, memory, deps, params, input_guards, output_guards, runtime, journal, observers, ask, "
-            "launch"
+            "Agent has no argument 'xyzzy'; known: model, name, version, tools, handoffs, instructions, output_type, "
+            "limits, retry, hooks, graph, memory, deps, params, input_guards, output_guards, runtime, journal, "
+            "observers, ask, launch"
         ),
     ),
     "of pydantic-ai": (

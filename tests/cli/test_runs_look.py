@@ -132,12 +132,13 @@ def test_a_list_says_why_a_run_failed_and_names_the_request(cli: Cli, folder: Pa
     record(failed.ends("failed", "llm_error"), Tape("fine").begin().completes())
     place = "await_llm, turn 2, attempt 2"
     line = next(line for line in cli("runs", "list", *AT).out.splitlines() if "failed" in line)
-    assert line.endswith(f"  server\\x1b said no: server_error, HTTP 503, {place}")
+    assert line.endswith(f"  LLMError (server_error, HTTP 503, server.py:7), {place}")
     [plain] = [
         one for one in map(json.loads, cli("runs", "list", *AT, "--json").out.splitlines()) if one["error"]
     ]
     assert plain["run_id"] == "failed"
     assert plain["error"] | {"turn": 2, "attempt": 2, "status": 503, "state": "await_llm"} == plain["error"]
+    assert "message" not in plain["error"]
     shown_run = cli("runs", "show", "failed", *AT).out
     assert "error         LLMError (server_error, HTTP 503, server.py:7): server\\x1b said no\n" in shown_run
     assert f"failed in     {place}\n" in shown_run

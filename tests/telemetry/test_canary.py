@@ -196,7 +196,12 @@ def test_planted_secrets_are_in_no_line_metric_dump_or_export_without_content(
     assert planted_in(said.out + said.err) == []
 
     where = ("--journal", str(path))
-    for command in (("runs", "events", "r1"), ("runs", "events", "r1", "--json"), ("runs", "list")):
+    for command in (
+        ("runs", "events", "r1"),
+        ("runs", "events", "r1", "--json"),
+        ("runs", "list"),
+        ("runs", "list", "--json"),
+    ):
         shown = shown_by(capfd, *command, *where)
         assert "r1" in shown or "transition" in shown
         assert planted_in(shown) == [], command

@@ -19,7 +19,7 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import on_signal
-from orchestrator.cli.output import in_words, is_terminal, reader_is_gone, say, say_json, shown
+from orchestrator.cli.output import is_terminal, reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, of_status, roughly, seconds_in, table, tags_in
 from orchestrator.cli.runs.store import WAITS_FOR_AGENT, OpenStore, at_journal, head_json, head_reason
 from orchestrator.cli.spread import spread
@@ -80,8 +80,6 @@ class FilterOptions:
         }
 
 
-_MESSAGE = 60
-"""Most characters of the message of an error."""
 WATCH = 2.0
 """Seconds between two listings of --watch."""
 
@@ -139,7 +137,7 @@ async def _list_once(store: OpenStore, options: ListOptions) -> str:
         for head in page.runs:
             error = errors.get(head.run_id)
             more = {"outcome": head.outcome or None, "state": head.state or None}
-            waits = {"waits_for_agent": head.run_id in unread, "error": error and error._asdict()}
+            waits = {"waits_for_agent": head.run_id in unread, "error": error and error.without_content}
             say_json({**head_json(head), **more, **waits})
     else:
         known = bool(page.runs) or bool((await read_page(store.journal, limit=1, engines=True)).runs)
@@ -192,7 +190,7 @@ def _print(
             row["why"] = WAITS_FOR_AGENT
         if errors:
             error = errors.get(head.run_id)
-            row["error"] = f"{shown(in_words(error.message), _MESSAGE)}: {error.brief}" if error else ""
+            row["error"] = ", ".join(filter(None, (error.facts, error.place))) if error else ""
     right = ("age", "updated", "in state", "tokens", "cost")
     paints = [of_status(status_name(head)) for head in heads]
     cells = [tuple(row.values()) for row in rows]

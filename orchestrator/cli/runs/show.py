@@ -57,7 +57,7 @@ from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import RunTree, read_tree, status_name
 from orchestrator.runtime.runs.story import RUNNING, PathStep, StateVisit, Story, folded
-from orchestrator.runtime.service.descendant import PendingQuestion
+from orchestrator.runtime.service.descendant import PendingQuestion, pending_questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,9 @@ def show(
         tree_of_runs = await read_tree(store.journal, head)
         engine = await engine_of(store, head, story)
         root = await root_story(store, head, story)
-        below = [one for one in await store.runs.pending(head.run_id) if one.run_id != head.run_id]
         now = time.time()
+        pending = await pending_questions(store.journal, head.run_id, now)
+        below = [one for one in pending if one.run_id != head.run_id]
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
         unheard = (

@@ -31,7 +31,6 @@ from orchestrator.kernel.journal import (
     write_records,
 )
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.tools.result import RETURNED
 from orchestrator_guards import Verdict
 from orchestrator_guards.evaluation import GUARDS, read_row
 
@@ -358,6 +357,10 @@ class MachineHistory:
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the records of one run."""
+        from orchestrator.tools.result import (
+            RETURNED,
+        )  # it imports pydantic-core: a list of heads has no use for it
+
         self.runs += 1
         entered, seq = 0.0, 0
         for record in records:

@@ -72,14 +72,14 @@ class RunFailure(NamedTuple):
         return self.type + (f" ({about})" if about else "")
 
     @property
+    def without_content(self) -> dict[str, str | int]:
+        """The fields but the message, for listings, which show no contents."""
+        return {name: value for name, value in self._asdict().items() if name != "message"}
+
+    @property
     def what(self) -> str:
         """Kind or type, and HTTP status."""
         return (self.kind or self.type) + (f", HTTP {self.status}" if self.status else "")
-
-    @property
-    def brief(self) -> str:
-        """The facts for one line of a listing: kind or type, HTTP status, and the place."""
-        return ", ".join(filter(None, (self.what, self.place)))
 
     @property
     def place(self) -> str:
