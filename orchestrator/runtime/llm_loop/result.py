@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
@@ -165,9 +165,9 @@ class Result(EndedResult, Generic[OutputT_co]):
     """Why the model ended its last answer; None without an answer, and if the vendor gave no reason."""
     vendor_finish_reason: str | None = None
     """The vendor's own word for it."""
-    agent: str = ""
+    agent: str = field(default="", repr=False)
     """Name of the agent that had the conversation at the end; empty if it has none."""
-    handoffs: tuple[HandoffRecord, ...] = ()
+    handoffs: tuple[HandoffRecord, ...] = field(default=(), repr=False)
     """The handoffs of the run, in order."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
