@@ -87,8 +87,10 @@ def different_files(folder: Path, other: Path) -> list[str]:
 
 
 def newest_python() -> Path:
-    """Return the newest supported interpreter of this machine. Raises ReleaseError if there is none."""
+    """Return the newest supported interpreter of this machine, at least this one. Raises ReleaseError if none is."""
     for version in ("3.15", "3.14", "3.13", "3.12", "3.11"):
+        if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+            return Path(sys.executable)
         command = ["bash", "-c", f"source .ci/interpreter && interpreter {version}"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode == 0 and (python := shutil.which(done.stdout.strip())):
