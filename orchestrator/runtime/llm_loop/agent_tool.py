@@ -330,16 +330,12 @@ async def open_root(journal: Journal, head: RunHead) -> str | None:
 
     None if a run above it has ended, or if the parents are in a circle, as only a damaged journal has them.
     """
-    seen = {head.run_id}
-    while head.parent_run_id is not None:
-        try:
-            head = await journal.head(head.parent_run_id)
-        except RunUnknown:
-            return None
-        if head.status == "ended" or head.run_id in seen:
-            return None
-        seen.add(head.run_id)
-    return head.run_id
+    if head.parent_run_id is None:
+        return head.run_id
+    from orchestrator.runtime.service.descendant import open_ancestors
+
+    above = await open_ancestors(journal, head)
+    return above[0].run_id if above else None
 
 
 # ruff: noqa: SLF001 - one class with agent.py
