@@ -16,13 +16,12 @@ sources and imports none of them.
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Container, Mapping
-from hashlib import sha256
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +31,9 @@ from urllib.parse import unquote, urlsplit
 
 from hatch_build import CONTENTS
 from orchestrator.cli.docs import GUIDES, SECTIONS
-from tests.environment import ROOT, for_installers
+from tests.benchmarks.contestant import NotMeasured
+from tests.benchmarks.environments import peer
+from tests.environment import ROOT
 from tests.node import node_modules
 
 NAMESPACES: Final = (
@@ -160,6 +161,15 @@ class DocumentationError(Exception):
 def main(folder: Path) -> None:
     """Write the site into the folder. Raises DocumentationError with each broken link and each foreign file."""
     work = ROOT / "build" / "documentation"
+    work.parent.mkdir(exist_ok=True)
+    with work.with_name("documentation.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # `make docs` and workers of xdist build in the same folder
+        _build(work)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(work / "site", folder)
+
+
+def _build(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
     source = work / "source"
     pages = write_guides(source) | write_reference()
@@ -176,8 +186,6 @@ def main(folder: Path) -> None:
         raise DocumentationError(f"zensical refuses the pages in {source}:\n{problems}")
     if broken := problems_of(work / "site"):
         raise DocumentationError("\n".join(broken))
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(work / "site", folder)
 
 
 def write_guides(source: Path) -> dict[str, str]:
@@ -321,18 +329,10 @@ def _copy_assets(folder: Path) -> None:
 
 def _zensical() -> Path:
     """Return the generator; its environment is made anew when its lock has changed."""
-    lock = _HERE / "requirements.lock"
-    digest = sha256(lock.read_bytes()).hexdigest()
-    ready = _ENVIRONMENT / ".ready"
-    if not ready.exists() or ready.read_text(encoding="utf-8") != digest:
-        venv.create(_ENVIRONMENT, clear=True, with_pip=True)
-        install = ("-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", lock)
-        command = [str(_ENVIRONMENT / "bin" / "python"), *map(str, install)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=for_installers())
-        if done.returncode:
-            raise DocumentationError(f"the generator cannot be installed:\n{done.stderr}")
-        ready.write_text(digest, encoding="utf-8")
-    return _ENVIRONMENT / "bin" / "zensical"
+    try:
+        return peer(_ENVIRONMENT, _HERE / "requirements.lock").with_name("zensical")
+    except NotMeasured as error:
+        raise DocumentationError(f"the generator cannot be installed: {error}") from None
 
 
 if __name__ == "__main__":
