@@ -2,8 +2,8 @@
 
 The address of the repository has one place, `repository` in pyproject.toml. From it come `project.urls` and the links
 of the page: on an index there are no files beside it. While the project has no public address, `repository` is not set:
-it has no URLs then, and the links become plain text, as does the list of contents. `make release` reports that, because
-an invented address would lead readers to another project.
+it has no URLs then, the links become plain text, and the pictures and the list of contents are left out. `make release`
+reports that, because an invented address would lead readers to another project.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 CONTENTS = re.compile(r"^(- \[[^\]]+\]\(#[^)]+\)\n)+\n", re.MULTILINE)
+_PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
 _FILE = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://)([^)\s]+)\)")
 
 
 def index_page(readme: str, repository: str = "") -> str:
     """Return the text for a package index; `repository` is the address of the folder of files, without a slash."""
     page = CONTENTS.sub("", readme)
+    page = _PICTURE.sub(rf"![\1]({repository}/\2?raw=true)" if repository else "", page)
     return _FILE.sub(rf"[\1]({repository}/\2)" if repository else r"\1", page)
 
 

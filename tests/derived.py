@@ -176,7 +176,6 @@ LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
 ERGONOMICS_GUIDE = "tests/benchmarks/peers/ergonomics/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
-    Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
     Place(progress_sweep.GUIDE, "progress-sweep", "", progress_sweep.table),
     Place("dashboards/README.md", "alerts", "", alerts_table),
     Place(endings_table.GUIDE, "endings", "", endings_table.table),

@@ -187,7 +187,7 @@ def _installed(
 def _run_quickstart(python: Path, folder: Path) -> None:
     """Run the durable quickstart of the installed guide twice: the second run returns what the first has stored."""
     guide = _run(python, "-I", "-m", "orchestrator", "docs", "start")
-    section = guide.partition("## Quickstart: a durable run with an approval\n")[2].partition("\n## ")[0]
+    section = guide.partition("## A durable run with an approval\n")[2].partition("\n## ")[0]
     program = folder / "durable.py"
     program.write_text(section.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
     first, second = (_run(python, "-I", program, folder=folder).splitlines() for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.contract.test_guides import PATHS, ROOT
 pytestmark = pytest.mark.check
 
 LARGEST = {
-    "README.md": 13_000,
+    "README.md": 12_000,
     "dashboards/README.md": 20_000,
     "CHANGELOG.md": 60_000,
     "CONTRIBUTING.md": 15_000,
@@ -60,6 +61,14 @@ def test_a_guide_has_one_title_and_lists_its_sections_first(topic: str) -> None:
     assert listed == sections
 
 
+@pytest.mark.parametrize("topic", PATHS)
+def test_the_first_example_of_a_guide_is_on_its_first_screen(topic: str) -> None:
+    before = re.split(
+        r"^(?:```|    \S|!\[|<!-- )", PATHS[topic].read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE
+    )[0]
+    assert sum(math.ceil(len(line) / 110) or 1 for line in before.splitlines()) <= 45
+
+
 def broken_links(page: Path) -> list[str]:
     """Return the links of a page that lead to no file, or to no heading of one."""
     broken = []
@@ -91,6 +100,14 @@ def test_with_the_address_of_the_repository_the_links_of_that_page_lead_there() 
         "## One\n[a](https://f.org/blob/main/b/README.md#c), [d](https://e.org)\n"
     )
     assert index_page(text) == "## One\na, [d](https://e.org)\n"
+
+
+def test_a_picture_of_that_page_is_loaded_from_the_repository_or_left_out() -> None:
+    text = "One\n\n![a run](b/run.png)\n\n![c](https://e.org/c.png)\n"
+    assert index_page(text, "https://f.org/blob/main") == (
+        "One\n\n![a run](https://f.org/blob/main/b/run.png?raw=true)\n\n![c](https://e.org/c.png)\n"
+    )
+    assert index_page(text) == "One\n\n\n\n![c](https://e.org/c.png)\n"
 
 
 def test_the_address_of_the_repository_makes_the_urls_of_the_project() -> None:

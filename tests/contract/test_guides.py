@@ -63,7 +63,7 @@ def of_language(language: str, topic: str | None = None) -> list[Block]:
     return [block for one in topics for block in blocks(one) if block.language == language]
 
 
-MODELS = ("start: Quickstart: an agent with a tool", "providers: In code", "providers: On the command line")
+MODELS = ("start: An agent with a tool", "providers: In code", "providers: On the command line")
 """Blocks that ask a model: run against a server on this machine."""
 WORKERS = "workers: Workers on many machines"
 """Its commands are run by test_guide_workers.py."""
@@ -125,7 +125,7 @@ def test_every_python_session_has_the_results_that_it_shows(block: Block) -> Non
 
 
 def test_the_durable_quickstart_can_be_run_again_and_then_pays_nothing(tmp_path: Path) -> None:
-    [block] = [one for one in SCRIPTS if one.place == "start: Quickstart: a durable run with an approval"]
+    [block] = [one for one in SCRIPTS if one.place == "start: A durable run with an approval"]
     (tmp_path / "durable.py").write_text(block.text)
     first, second = (_run([sys.executable, "durable.py"], tmp_path) for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
