@@ -272,7 +272,7 @@ def _fault(console: Console, request: Request, actor: Actor, error: Exception) -
     """Return an error as a page of one sentence, which never has content of a run."""
     status = error.status if isinstance(error, PageFault) else status_of(error)
     text = str(error)
-    values: dict[str, Any] = {"pages": PAGES, "page": "", "waiting": 0, "version": ""}
+    values: dict[str, Any] = {"pages": PAGES, "page": "", "entry": "", "waiting": 0, "version": ""}
     values["text"] = text[:1].upper() + text[1:]
     return console.rendered(request, actor, "fault.html", status, **values)
 

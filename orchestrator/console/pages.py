@@ -301,6 +301,12 @@ PAGES: Final = (
     ("backtest", "Backtest", "/backtest"),
 )
 """Name, word and path of each page in the navigation."""
+ENTRIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("run", "records", "several", "compare"), "runs"),
+    "answers": "inbox",
+    "agent": "agents",
+}
+"""Other page -> the entry of the navigation that it belongs to."""
 KEYS: Final = (
     *(("j k", "next and previous run or question"), ("Enter", "open it"), ("x", "select it")),
     *(("/", "search"), ("g r", "runs"), ("g i", "inbox"), ("g a", "agents")),
@@ -426,6 +432,7 @@ class Console:
             status,
             pages=PAGES,
             page=name,
+            entry=ENTRIES.get(name, name),
             waiting=counts.waiting,
             version=self.feed.seen,
             **values,

@@ -29,6 +29,8 @@ PAGES = {
     "run": "/runs/downgrade-omar",
     "inbox": "/inbox?run=downgrade-omar",
     "plan": "/inbox?run=prices-in-one-file",
+    "agents": "/agents",
+    "agent": "/agents/fare-rules",
     "machines": "/machines?machine=llm_loop",
     "health": "/health",
     "records": "/records/downgrade-omar",

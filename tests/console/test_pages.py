@@ -308,6 +308,7 @@ async def test_the_page_of_a_failed_run_leads_with_the_error_and_its_place(
     page = html.unescape((await client.get("/runs/r1")).text)
     place = f"in await_llm, turn 2, attempt {RetryPolicy().attempts}."
     assert page.index("LLMError (server_error, HTTP 503") < page.index(place) < page.index("Timeline")
+    assert f"{RetryPolicy().attempts - 1} attempts repeated" in page, "they have no answer"
     assert "server <said> no" not in page, "the message is content"
     assert 'href="/runs/r1?content=shown">Show the message</a>' in page
     shown = await client.get("/runs/r1?content=shown")
@@ -508,3 +509,28 @@ async def test_an_answer_for_other_arguments_than_displayed_is_refused(
 )
 def test_a_cost_has_the_digits_of_its_size(micros: int | None, text: str) -> None:
     assert money(micros) == text
+
+
+# ---- the frame ----
+
+
+@pytest.mark.parametrize(
+    ("address", "entry"),
+    [
+        ("/", 'href="/" aria-current="page"'),
+        ("/runs/first", 'href="/" aria-current="true"'),
+        ("/records/first", 'href="/" aria-current="true"'),
+        ("/compare?run=first&run=second", 'href="/" aria-current="true"'),
+        ("/inbox", 'href="/inbox" aria-current="page"'),
+        ("/agents", 'href="/agents" aria-current="page"'),
+        ("/agents/support", 'href="/agents" aria-current="true"'),
+        ("/runs/nobody", ""),
+    ],
+)
+async def test_a_page_below_an_entry_of_the_navigation_marks_the_entry(
+    journal: MemoryJournal, runs: Runs, address: str, entry: str
+) -> None:
+    await fill(journal)
+    page = await Client(readable(runs)).get(address)
+    nav = page.text.partition('<nav class="nav"')[2].partition("</nav>")[0]
+    assert re.findall(r'href="[^"]+" aria-current="[^"]+"', nav) == ([entry] if entry else [])

@@ -136,6 +136,33 @@ def test_two_calls_of_the_second_page_of_the_inbox_are_rejected_with_six_clicks_
 
 
 @VIEWS
+def test_the_address_of_a_filtered_page_has_the_filters_that_were_filled_in_and_no_empty_ones(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_listed(processes.journal))
+    ann = Person.at(browser, processes.console(), width=width, scheme=scheme)
+    page = ann.page("/")
+    task = Task(page)
+    task.press("/")
+    task.type("503")
+    task.press("Enter")
+    page.wait_for_url("**/?q=503")
+    page.goto(f"{ann.base}/compare")
+    page.get_by_label("Second run").fill("failed")
+    task.press("Enter")
+    page.wait_for_url("**/compare?run=failed")
+    page.goto(f"{ann.base}/agents?window=1h")
+    page.get_by_label("Tag").fill("team=ops")
+    task.press("Enter")
+    page.wait_for_url("**/agents?window=1h&tag=team%3Dops")
+    page.get_by_label("Tag").fill("")
+    task.press("Enter")
+    page.wait_for_url("**/agents?window=1h")
+    assert overflow(page) == violations(page) == []
+    assert ann.said == []
+
+
+@VIEWS
 def test_a_question_mark_shows_the_keys_and_escape_hides_them(
     browser: Browser, processes: Processes, width: int, scheme: str
 ) -> None:

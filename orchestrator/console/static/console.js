@@ -54,6 +54,17 @@
   document.body.addEventListener("change", selected);
   setInterval(localTimes, 5000);
 
+  // A filter that is empty is not part of the address.
+  document.addEventListener("formdata", function (event) {
+    if (event.target.method !== "get") return;
+    var fields = event.formData;
+    new Set(fields.keys()).forEach(function (name) {
+      var kept = fields.getAll(name).filter(Boolean);
+      fields.delete(name);
+      kept.forEach(function (value) { fields.append(name, value); });
+    });
+  });
+
   // ---- keys: none of them approves ----
   var pages = { r: "/", i: "/inbox", a: "/agents", m: "/machines", h: "/health", b: "/backtest", c: "/compare" };
   var pending = false;

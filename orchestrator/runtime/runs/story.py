@@ -179,7 +179,6 @@ class Story(StoredRun):
     """(`approval`, `control`, `resumed` or `migrated`, body), in order."""
     usage: Usage = NO_USAGE
     requests: int = 0
-    retries: int = 0
     going_on: bool = False
     """The time in the last state up to now."""
     models: Counter[str] = field(default_factory=Counter)
@@ -187,6 +186,8 @@ class Story(StoredRun):
     """For each message the `answer` record that it came from."""
     _attempts: int = 0
     """Attempts at the request that failed the run."""
+    _retries: int = 0
+    """Repeated attempts at the requests that have an answer."""
     _entered: float = 0.0
     _unsaid: Body | None = None
     """The `answer` record that is not a message yet."""
@@ -243,6 +244,11 @@ class Story(StoredRun):
         return None if self.failure is None else RunFailure.of(self.failure, self._attempts)
 
     @property
+    def retries(self) -> int:
+        """The repeated attempts at requests, with those of a request that failed for good and so has no answer."""
+        return max(self._retries, int((self.context.get("spent") or {}).get("retries") or 0))
+
+    @property
     def estimated(self) -> Usage:
         """The estimated charge for answers of the run that were lost or interrupted."""
         used, told = Usage.of((self.context.get("spent") or self.context).get("usage") or {}), self.usage
@@ -297,7 +303,7 @@ class Story(StoredRun):
     def _read_answer(self, body: Body) -> None:
         self._unsaid = body
         self.requests += 1
-        self.retries = max(self.retries, int(body.get("retries") or 0))  # cumulative for the run
+        self._retries = max(self._retries, int(body.get("retries") or 0))  # cumulative for the run
         self.usage += Usage.of(body.get("usage") or {})
         self.models[str(body.get("model") or "(not named)")] += 1
 
