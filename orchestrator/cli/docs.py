@@ -50,6 +50,21 @@ GUIDES = (
     Guide(
         "project", "Start", "orchestrator/project/README.md", "A new project in one command, additions, chat."
     ),
+    *(
+        Guide(
+            f"from-{page.lower().replace('_', '-')}",
+            "Start",
+            f"orchestrator/coming_from/{page}.md",
+            f"Coming from {name}.",
+        )
+        for page, name in (
+            ("LOOP", "a loop of your own"),
+            ("LANGGRAPH", "LangGraph"),
+            ("PYDANTIC_AI", "pydantic-ai"),
+            ("OPENAI_AGENTS", "openai-agents"),
+            ("STATE_MACHINES", "transitions, python-statemachine"),
+        )
+    ),
     Guide("agents", "Embed", "orchestrator/tools/README.md", "Agents, tools, hooks, output types, memory."),
     Guide(
         "providers",
