@@ -57,10 +57,7 @@ def add_segment(run: TeamRun, end: SegmentEnd) -> None:
     turn_accounting.note_time(run)
     ctx.messages = [*end.messages]
     ctx.iteration += end.iterations
-    spent.tool_calls += end.spent.tool_calls
-    spent.retries += end.spent.retries
-    spent.restarts += end.spent.restarts
-    spent.compactions += end.spent.compactions
+    spent.add_work(end.spent)
     if spent.below is not None:
         spent.below.before = spent.below.usage
     ctx.tool_errors = (*ctx.tool_errors, *end.tool_errors)[-KEPT_ERRORS:]

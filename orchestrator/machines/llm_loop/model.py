@@ -86,6 +86,15 @@ class RunUsage:
         """Usage of the run and all its child runs, which its limits and its result count."""
         return self.usage if self.below is None else self.usage + self.below.usage
 
+    def add_work(self, other: RunUsage) -> None:
+        """Add the work of a child run that is part of this one. Its tokens and cost are in `below` already."""
+        self.tool_calls += other.tool_calls
+        self.retries += other.retries
+        self.restarts += other.restarts
+        self.compactions += other.compactions
+        for tool, calls in other.by_tool.items():
+            self.by_tool[tool] = self.by_tool.get(tool, 0) + calls
+
 
 @recorded_as("Success")
 class RepeatedSuccess(NamedTuple):

@@ -117,7 +117,42 @@ class Team:
 
     def kind(self, agent: Agent, bound: Machine) -> RunKind[Result[Any]]:
         """Return what the runs of the agent are to the service."""
-        return _kind(agent, bound)
+        return RunKind(
+            machine=bound,
+            codec=agent._codec,
+            declare=partial(self._declare, agent),
+            ending=ending,
+            summary=summary,
+            result=team_result,
+            restore=lambda stored, _: restored_team(agent, stored),
+            update=partial(self._update, agent),
+            check_limits=agent._check_limits,
+            check_resume=agent._check_resume,
+            over=lambda run: agent._conversations.keep(
+                run.ctx.conversation_id, run.run_id, memory.conversation(run.ctx)
+            ),
+            lacks_deps=agent._source.lacks,
+            lacks_agent=self.lacks,
+            keeps_state=agent._source.keeps,
+        )
+
+    def _declare(self, agent: Agent, service: RunService[Any]) -> None:
+        """Declare the runs of the team, and the handoffs between its members."""
+        names = labels(agent._deps.llm, agent._deps.tools.offers)
+        service.announce(
+            agent._limits.max_seconds,
+            budgets=enabled_budgets(agent._limits),
+            handoffs=tuple(self.pairs),
+            **names,
+        )
+
+    async def _update(self, agent: Agent, run: TeamRun, *_: object) -> Iterable[Fact]:
+        """Make the deps of a restored run, and count the usage of its present segment."""
+        await agent._source.restore(run)
+        below = await self.recount(agent, run)
+        if below:
+            open_account(run, dormant=below)
+        return ()
 
     async def context(
         self,
@@ -132,10 +167,22 @@ class Team:
         if instructed and history and history[0].role == "system":
             history = history[1:]  # the instructions of an earlier run; each segment has its own
         messages = opening(prompt, history, None)
-        first = await _last_agent(agent, conversation_id) if start == "last" else agent.name
+        first = await self._last_agent(agent, conversation_id) if start == "last" else agent.name
         return TeamContext(
             messages, agent._limits, len(messages), first, first=agent.name, conversation_id=conversation_id
         )
+
+    async def _last_agent(self, agent: Agent, conversation_id: str | None) -> str:
+        """Return the name of the member that had the conversation last; the first one if it was none of them."""
+        journal = agent._service.journal
+        newest = None if conversation_id is None else await journal.newest(conversation_id)
+        if newest is None:
+            return agent.name
+        last = newest.agent
+        if newest.graph == TEAM.name:
+            stored = StoredRun.of(newest.run_id, await journal.load(newest.run_id))
+            last = str(stored.context["agent"])
+        return last if last in self.members else agent.name
 
     def lacks(self, stored: StoredRun) -> str:
         """Return the name of the agent that a stored run needs next and that is no member here; "" if it is one."""
@@ -148,12 +195,22 @@ class Team:
         run_id, name = run.ctx.segment_id(run.run_id), run.ctx.agent
         if not run.ctx.in_segment or name not in self.members:
             return {}
-        used = await used_by(_segment_agent(agent, name), run_id)
+        used = await used_by(self.segment_agent(agent, name), run_id)
         if used is None:
             return {}
         below = run.ctx.spent.below or ChildUsage()
         run.ctx.spent.below = ChildUsage((below.before + used).combined(below.usage, max), below.before)
         return {run_id: used}
+
+    def segment_agent(self, agent: Agent, name: str) -> Agent:
+        """Return the agent of a member's segments: without memory, which is that of the whole run."""
+        loop = self.loop if name == agent.name else loop_of(self.members[name])
+        key = loop, "segment"
+        if key not in agent._members:
+            bare = copy.copy(loop)
+            bare._deps = replace(loop._deps, memory=None)
+            agent._members[key] = member(agent, bare)
+        return agent._members[key]
 
 
 def loop_of(agent: Agent) -> Agent:
@@ -263,55 +320,6 @@ def team_deps(deps: LoopDeps) -> TeamDeps:
     return TeamDeps(**own, segment=drive_segment, last_segment=read_segment, history=next_history)
 
 
-def _kind(agent: Agent, bound: Machine) -> RunKind[Result[Any]]:
-    """Return what the runs of an agent with handoffs are to the service."""
-    assert agent._team is not None  # noqa: S101 - the caller has checked it
-    return RunKind(
-        machine=bound,
-        codec=agent._codec,
-        declare=partial(_declare, agent),
-        ending=ending,
-        summary=summary,
-        result=team_result,
-        restore=lambda stored, _: restored_team(agent, stored),
-        update=partial(_update, agent),
-        check_limits=agent._check_limits,
-        check_resume=agent._check_resume,
-        over=lambda run: agent._conversations.keep(
-            run.ctx.conversation_id, run.run_id, memory.conversation(run.ctx)
-        ),
-        lacks_deps=agent._source.lacks,
-        lacks_agent=agent._team.lacks,
-        keeps_state=agent._source.keeps,
-    )
-
-
-def _declare(agent: Agent, service: RunService[Any]) -> None:
-    """Declare the runs of a team, and the handoffs between its members."""
-    assert agent._team is not None  # noqa: S101 - as above
-    names = labels(agent._deps.llm, agent._deps.tools.offers)
-    service.announce(
-        agent._limits.max_seconds,
-        budgets=enabled_budgets(agent._limits),
-        handoffs=tuple(agent._team.pairs),
-        **names,
-    )
-
-
-async def _last_agent(agent: Agent, conversation_id: str | None) -> str:
-    """Return the name of the member that had the conversation last; the first one if it was none of them."""
-    assert agent._team is not None  # noqa: S101 - as above
-    journal = agent._service.journal
-    newest = None if conversation_id is None else await journal.newest(conversation_id)
-    if newest is None:
-        return agent.name
-    last = newest.agent
-    if newest.graph == TEAM.name:
-        stored = StoredRun.of(newest.run_id, await journal.load(newest.run_id))
-        last = str(stored.context["agent"])
-    return last if last in agent._team.members else agent.name
-
-
 def restored_team(agent: Agent, stored: StoredRun) -> TeamRun:
     """Return a run of a team as of its last record, ready for `drive`. Changes nothing outside."""
     model = agent._source.models.get(stored.run_id)
@@ -332,16 +340,6 @@ def _stored_output(ended: Mapping[str, Any], messages: Sequence[Message], spec: 
         return spec.read(value) if said else spec.parse(value)
     except UnusableAnswer:  # a validator changed it to a value of another type
         return value if said else None
-
-
-async def _update(agent: Agent, run: TeamRun, *_: object) -> Iterable[Fact]:
-    """Make the deps of a restored run, and count the usage of its present segment."""
-    assert agent._team is not None  # noqa: S101 - as above
-    await agent._source.restore(run)
-    below = await agent._team.recount(agent, run)
-    if below:
-        open_account(run, dormant=below)
-    return ()
 
 
 def team_result(run: TeamRun, path: Iterable[Transition], end: Ending) -> Result[Any]:
@@ -373,7 +371,7 @@ async def drive_segment(run: TeamRun) -> SegmentEnd:
     scope = current_scope()
     assert scope is not None  # noqa: S101 - a hook of the run
     ctx, run_id = run.ctx, run.ctx.segment_id(run.run_id)
-    agent = _segment_agent(scope.agent, ctx.agent)
+    agent = scope.agent._team.segment_agent(scope.agent, ctx.agent)
     messages = ctx.messages if ctx.opening is None else [Message.from_openai(item) for item in ctx.opening]
     settings = _settings(run, agent)
     with agent._source.given(run_id, settings.deps, settings.model):
@@ -388,7 +386,8 @@ async def read_segment(run: TeamRun) -> SegmentEnd | None:
     assert scope is not None  # noqa: S101 - a hook of the run
     if run.ctx.agent not in scope.agent._team.members:
         return None
-    agent, run_id = _segment_agent(scope.agent, run.ctx.agent), run.ctx.segment_id(run.run_id)
+    agent = scope.agent._team.segment_agent(scope.agent, run.ctx.agent)
+    run_id = run.ctx.segment_id(run.run_id)
     try:
         head = await agent._service.journal.head(run_id)
     except RunUnknown:
@@ -428,18 +427,6 @@ def next_history(run: TeamRun, made: HandoffRecord) -> list[dict[str, Any]] | No
     if declared is None or declared.history is None:
         return None
     return filtered(declared, run.ctx.messages)
-
-
-def _segment_agent(facade: Agent, name: str) -> Agent:
-    """Return the agent of a member's segments: without memory, which is that of the whole run."""
-    assert facade._team is not None  # noqa: S101 - its run is that of a team
-    loop = facade._team.loop if name == facade.name else loop_of(facade._team.members[name])
-    key = loop, "segment"
-    if key not in facade._members:
-        bare = copy.copy(loop)
-        bare._deps = replace(loop._deps, memory=None)
-        facade._members[key] = member(facade, bare)
-    return facade._members[key]
 
 
 def _settings(run: TeamRun, agent: Agent) -> RunSettings:
