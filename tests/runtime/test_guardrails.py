@@ -299,6 +299,32 @@ async def test_an_agent_that_takes_over_a_conversation_has_its_own_guardrails(st
     assert len(llm.requests) == (stage == "output_guards")
 
 
+@pytest.mark.parametrize(("on_refusal", "outcome"), ENDINGS)
+@pytest.mark.parametrize("refuses", ["triage", "billing"])
+async def test_an_input_that_a_segment_refused_is_in_no_message_of_the_conversation(
+    refuses: str, on_refusal: Any, outcome: Outcome
+) -> None:
+    guards: dict[str, list[Guardrail]] = {"triage": [], "billing": []}
+    guards[refuses] = [cards(on_refusal)]
+    second = ScriptedLLM(["paid"])
+    billing = agent(second, name="billing", input_guards=guards["billing"])
+    first = ScriptedLLM(["hello", call("transfer_to_billing"), "Good evening."])
+    triage = agent(
+        first, name="triage", handoffs=[billing], journal=MemoryJournal(), input_guards=guards["triage"]
+    )
+    await triage.run("Good morning", conversation_id="c")
+    result = await triage.run(f"Charge {CARD}", run_id="r", conversation_id="c")
+    assert (result.outcome, result.reason, second.requests) == (outcome, "guardrail", [])
+    before = ["Good morning", "hello"]
+    handed = ["", "billing takes over the conversation"] if refuses == "billing" else []
+    assert [message.text for message in result.messages] == [*before, *handed]
+    for stored in (await triage.resume("r"), await triage.runs.result("r")):
+        assert (stored.messages, stored.reason) == (result.messages, "guardrail")
+    await triage.run("Good night", conversation_id="c")
+    last = (second if refuses == "billing" else first).requests[-1].messages
+    assert [message.text for message in last] == [*before, *handed, "Good night"]
+
+
 async def test_guardrails_are_counted_and_exist_at_zero() -> None:
     registry = CollectorRegistry()
     one = Agent(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
@@ -21,17 +22,31 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import CheckedText, Guardrail
 from orchestrator_guards.guardrail import GuardrailVerdict
 
+if TYPE_CHECKING:
+    from orchestrator.machines.team.model import TeamContext  # an agent without handoffs has no use for it
+
 WITHHELD = "(This answer was withheld by the guardrail {guard}.)"
 
 
-def check_input(run: LoopRun) -> None:
-    """Check the new messages of a run: those behind the last answer of the model. Raises GuardrailRefused."""
-    ctx = run.ctx
-    messages = ctx.messages
+def new_input(messages: Sequence[Message]) -> list[int]:
+    """Return the places of the user's new messages: those behind the last answer of the model."""
     # An answer with calls is no end of a turn: the history of a handoff has the call that made it, and its result.
     said = (i + 1 for i, one in enumerate(messages) if one.role == "assistant" and not one.tool_calls)
     start = max(said, default=0)
-    new = [message for message in messages[start:] if message.role == "user"]
+    return [start + i for i, one in enumerate(messages[start:]) if one.role == "user"]
+
+
+def drop_new_input(ctx: LoopContext | TeamContext) -> None:
+    """Remove the user's new messages, which a guardrail refused, from the conversation of a run."""
+    refused = new_input(ctx.messages)
+    ctx.messages = [one for i, one in enumerate(ctx.messages) if i not in refused]
+    ctx.base -= sum(i < ctx.base for i in refused)
+
+
+def check_input(run: LoopRun) -> None:
+    """Check the new messages of a run. Raises GuardrailRefused."""
+    ctx = run.ctx
+    new = [ctx.messages[i] for i in new_input(ctx.messages)]
     text = "\n".join(message.text for message in new)
     attachments = sum(
         part.get("type") != "text"
@@ -42,8 +57,7 @@ def check_input(run: LoopRun) -> None:
     found = _evaluate(run, run.deps.input_guards, CheckedText(text, text, attachments), LoopEvent.START_LOOP)
     if found is None:
         return
-    ctx.messages = [*messages[:start], *(one for one in messages[start:] if one.role != "user")]
-    ctx.base = len(ctx.messages)
+    drop_new_input(ctx)
     ctx.fault, ctx.verdict = "guardrail", found.verdict
     raise GuardrailRefused(found.verdict, found.guardrail.on_refusal)
 

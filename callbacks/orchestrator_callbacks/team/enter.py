@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.kernel.fact import HandedOver
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.team.model import TeamEvent
-from orchestrator_callbacks.llm_loop import memory, turn_accounting
+from orchestrator_callbacks.llm_loop import guardrail, memory, turn_accounting
 from orchestrator_callbacks.llm_loop.admission import KEPT_ERRORS
 from orchestrator_callbacks.team.deps import SegmentEnd, TeamRun
 
@@ -56,6 +56,10 @@ def add_segment(run: TeamRun, end: SegmentEnd) -> None:
     ctx, spent = run.ctx, run.ctx.spent
     turn_accounting.note_time(run)
     ctx.messages = [*end.messages]
+    if (
+        end.ending.reason == "guardrail" and not end.iterations
+    ):  # no model has answered: the input was refused
+        guardrail.drop_new_input(ctx)
     ctx.iteration += end.iterations
     spent.add_work(end.spent)
     if spent.below is not None:
