@@ -31,14 +31,14 @@ class RunEvent:
 class ModelRequestRetried(RunEvent):
     """Attempt number `attempt` failed; the next follows after `delay` seconds. Deltas of earlier attempts are void.
 
-    With the reasons `truncated` and `schema_invalid` the answer itself could not be used: all deltas of `iteration` are
-    void, the next answer is number `iteration + 1`, and `attempt` counts the completion retries.
+    With the reasons `truncated`, `schema_invalid` and `guardrail` the answer itself could not be used: all deltas of
+    `iteration` are void, the next answer is number `iteration + 1`, and `attempt` counts the completion retries.
     """
 
     iteration: int
     attempt: int
     reason: str
-    """One of `errors.ERROR_KINDS`, `truncated` or `schema_invalid`."""
+    """One of `errors.ERROR_KINDS`, `truncated`, `schema_invalid` or `guardrail`."""
     delay: float = 0.0
 
 

@@ -25,6 +25,7 @@ from orchestrator.llm.run_event import ModelRequestFinished
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import Item, ScriptedLLM, call
 from orchestrator.tools.spec import ToolContext, tool
+from orchestrator_guards import Guardrail, Verdict
 from tests.runtime.stage import Facts, agent
 
 LENGTH = (
@@ -156,12 +157,21 @@ async def test_a_text_that_cannot_be_asked_for_again_is_not_lost(limits: dict[st
     assert (result.outcome, result.reason, result.output) == (Outcome.PARTIAL, "truncated", "half")
 
 
+def brief(chars: int) -> Verdict:
+    return Verdict(chars <= 2, "brief", chars, 2)
+
+
 @pytest.mark.parametrize(
     ("script", "options", "reason"),
     [
         ([said("Too lo", "length"), said("12", "stop")], {}, "truncated"),
         ([said('[1, "x', "length"), said("12", "stop")], {"output_type": int}, "truncated"),
         ([said("none", "stop"), said("12", "stop")], {"output_type": int}, "schema_invalid"),
+        (
+            [said("secret", "stop"), said("12", "stop")],
+            {"output_guards": [Guardrail(brief, on_refusal="retry")]},
+            "guardrail",
+        ),
     ],
 )
 async def test_a_reader_of_a_stream_can_tell_the_two_texts_apart(
