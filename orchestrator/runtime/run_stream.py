@@ -57,6 +57,8 @@ R = TypeVar("R")
 OutputOf: TypeAlias = Callable[[], Awaitable[OutputSpec | None]]
 """Returns the form of the output of the stream's run; None for free text."""
 _NOTHING: Any = object()
+_OWN_OR_SEGMENT = re.compile(r"(:s\d+)?")
+"""What follows the id of a run in its own id and in those of its segments, if it is a run of a team."""
 _ENDS_PART = re.compile(r"[,\]}\"\[{]")
 """A piece of JSON without these ends no item, and begins none."""
 
@@ -123,8 +125,8 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         TypedDict appears when its required fields are there, and a member with a default has it until its own value
         arrives. Free text is yielded as it grows. The last value is the output of the Result, after validators; a run
         without an output ends without it. Values are no promise: a value that is no continuation of the one before
-        belongs to another answer, after a retry or tool calls. It reads the events of the stream, as a loop over it
-        does. Raises as iterating does.
+        belongs to another answer, after a retry, tool calls or a handoff. It reads the events of the stream, as a loop
+        over it does. Raises as iterating does.
 
         Example:
             async with agent.stream("List the open incidents.") as stream:    # output_type=list[Incident]
@@ -132,19 +134,20 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
                     show(incidents)
         """
         spec = None if self._output is None else await self._output()
-        place, text, last = (0, 0), "", _NOTHING
-        dropped, broken = False, (0, 0)
+        place, text, last = ("", 0, 0), "", _NOTHING
+        dropped, broken = False, place
         async with aclosing(self._events()) as events:
             async for event in events:
                 dropped |= isinstance(event, EventsDropped)
-                if not isinstance(event, TextDelta) or event.run_id != self.run_id:
+                if not isinstance(event, TextDelta) or not self._answers(event.run_id):
                     continue
+                answer = (event.run_id, event.iteration, event.attempt)
                 if dropped:  # the beginning of this answer may be among them: its end alone is no value
-                    dropped, broken = False, (event.iteration, event.attempt)
-                if (event.iteration, event.attempt) == broken:
+                    dropped, broken = False, answer
+                if answer == broken:
                     continue
-                if (event.iteration, event.attempt) != place:
-                    place, text = (event.iteration, event.attempt), ""
+                if answer != place:
+                    place, text = answer, ""
                 text += event.text
                 if spec is None:
                     value: Any = text
@@ -162,6 +165,12 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         output = getattr(result, "output", None)
         if output is not None and (last is _NOTHING or output != last):
             yield output
+
+    def _answers(self, run_id: str) -> bool:
+        """Return whether the answers of a run are those of the stream's run: its own, or those of a segment."""
+        return (
+            run_id.startswith(self.run_id) and _OWN_OR_SEGMENT.fullmatch(run_id, len(self.run_id)) is not None
+        )
 
     async def aclose(self) -> None:
         """Leave the run where it is, unless it is over, and return when none of its work is active here."""

@@ -231,6 +231,29 @@ async def test_text_beside_tool_calls_and_child_runs_are_no_value_of_another_typ
     assert await values(one.stream("?")) == [[1], [1, 2]]
 
 
+async def test_values_come_from_every_segment_of_a_team_and_from_no_agent_below_it() -> None:
+    helper = agent(["[7, 8, 9]"], name="helper", output_type=list[int])
+    script = [call("help", task="?"), "[1, 2]"]
+    billing = agent(script, name="billing", tools=[helper.as_tool("help", "Helps.")], output_type=list[int])
+    handing = Response("One moment.", (call("transfer_to_billing"),))
+    triage = agent(
+        [handing], name="triage", handoffs=[billing], output_type=list[int], journal=MemoryJournal()
+    )
+    assert await values(triage.stream("?", run_id="p")) == [[1], [1, 2]]
+    assert await values(triage.stream_resume("p")) == [[1, 2]]
+
+
+async def test_free_text_of_a_team_begins_again_with_the_agent_that_took_over() -> None:
+    billing = agent(["It is paid."], name="billing")
+    handing = Response("One moment.", (call("transfer_to_billing"),))
+    triage = agent([handing], name="triage", handoffs=[billing])
+    found = await values(triage.stream("?"))
+    first = found.index("One moment.")
+    assert all("One moment.".startswith(text) for text in found[: first + 1])
+    assert all("It is paid.".startswith(text) for text in found[first + 1 :])
+    assert found[-1] == "It is paid."
+
+
 async def test_the_type_of_a_run_counts_on_every_facade() -> None:
     journal = MemoryJournal()
     one = agent(["[1, 2]"] * 4, journal=journal, name="one")
