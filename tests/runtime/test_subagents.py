@@ -211,6 +211,28 @@ async def test_agents_that_call_each_other_stop_at_the_depth_limit() -> None:
     assert [head.run_id async for head in journal.runs()] == ["p", "p:1:0", "p:1:0:1:0", "p:1:0:1:0:1:0"]
 
 
+async def test_an_agent_that_has_taken_over_is_as_deep_as_the_one_before() -> None:
+    teams: list[Agent] = []
+    journal = MemoryJournal()
+
+    def model(request: Request) -> Any:
+        last = request.messages[-1]
+        read = last.role == "tool" and last.name == "deeper"
+        return f"I read: {last.text}" if read else call("deeper", task="again")
+
+    deeper = agent_tool(lambda: teams[0], "deeper", "Ask the team.", max_depth=2)
+    deepest = Agent(ScriptedLLM([], model="deepest"), **SILENT).as_tool("deepest", "Ask.", max_depth=1)
+    billing = Agent(FunctionLLM(model), name="billing", tools=[deeper, deepest], **SILENT)
+    handing = FunctionLLM(lambda _: call("transfer_to_billing"))
+    teams.append(Agent(handing, name="triage", handoffs=[billing], journal=journal, **SILENT))
+    result = await teams[0].run("go", run_id="p")
+    assert "agents already call each other to the maximum depth of 2" in result.output
+    heads = [head async for head in journal.runs()]
+    assert [head.run_id for head in heads if head.graph == "team"] == ["p", "p:s2:1:0", "p:s2:1:0:s2:1:0"]
+    models = [one.model for one in teams[0].hosting.tree()]
+    assert "deepest" in models, "operator commands reach what a member may call"
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [({"share": 1.5}, "share is 1.5; it must be 0"), ({"max_depth": 0}, "max_depth is 0; it must be 1")],

@@ -27,7 +27,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, output_limit
 from orchestrator.llm.port import check_params
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import ChildUsage
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator.runtime.branches.tree_usage import usage_of_children
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH = 8
-"""Maximum depth of child runs, without the root."""
+"""Maximum depth of agents that call each other, without the first one."""
 
 
 class ToolOptions(TypedDict, total=False):
@@ -100,7 +100,8 @@ def agent_tool(
         limits: Limits of a child run instead of the agent's own. In any case its tokens and cost also count for every
             run above it.
         share: Maximum part of the caller's remaining budget for the child run, above 0 and at most 1; 0 is off.
-        max_depth: Maximum depth of agents that call each other.
+        max_depth: Maximum depth of agents that call each other. An agent that has taken over a conversation is as deep
+            as the one that handed it over.
         output: A pure function from the output of a completed child run, a value of its output type, to the result
             that the model reads. By default the model reads text as it is, and any other value as JSON.
         options: Options of `tool`, see `ToolOptions`.
@@ -136,7 +137,7 @@ class AgentTool:
         self._share = share
         self._output = output
         self.max_depth = max_depth
-        """Maximum number of runs above such a run."""
+        """Maximum number of agents that have called each other above such a run."""
 
     @property
     def child(self) -> Agent:
@@ -162,7 +163,9 @@ class AgentTool:
         if parent is None or parent.run.run_id != context.run_id:
             raise ConfigError("an agent's tool works only inside a run of another agent")
         lender = _account(parent.run)
-        if len(lender.ancestors) >= self.max_depth:
+        # A team counts once: its segment is the agent that has called, and the run of the team is above it.
+        depth = sum(isinstance(above.run.ctx, LoopContext) for above in lender.ancestors)
+        if depth >= self.max_depth:
             raise RunError(
                 f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
             )

@@ -98,23 +98,27 @@ class LoopHosting(Hosting):
 
         Functions are called for their agents.
         """
-        found: list[LoopHosting] = [self]
+        found: list[LoopHosting] = []
         level: list[LoopHosting] = [self]
         seen: dict[int, Agent | Callable[[], Agent]] = {}
+
+        def agents_of(one: LoopHosting, depth: int, *, handoffs: bool) -> Iterator[LoopHosting]:
+            for spec in one._deps.tools.offers:
+                source, most = source_of(spec), getattr(spec.call, "max_depth", math.inf)
+                is_handoff = most == math.inf
+                if source is None or id(source) in seen or is_handoff != handoffs or depth >= most:
+                    continue
+                seen[id(source)] = source
+                if (hosting := _hosting_of(source)) is not None:
+                    yield hosting
+
         for depth in itertools.count():
-            agents = {
-                id(source): source
-                for one in level
-                for spec in one._deps.tools.offers  # noqa: SLF001 - ours
-                if depth < getattr(spec.call, "max_depth", math.inf)
-                and (source := source_of(spec)) is not None
-                and id(source) not in seen
-            }
-            if not agents:
+            for one in level:  # an agent that takes over is as deep as the one before: the level grows by it
+                level += agents_of(one, depth, handoffs=True)
+            found += level
+            level = [new for one in level for new in agents_of(one, depth, handoffs=False)]
+            if not level:
                 break
-            seen |= agents
-            level = [one for one in map(_hosting_of, agents.values()) if one is not None]
-            found = [*found, *level]
         return found
 
 
