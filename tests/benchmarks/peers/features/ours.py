@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from orchestrator import Agent, Limits, Response, SqliteJournal, SqliteMemory, ToolCall, Usage, tool
+from orchestrator import (
+    Agent,
+    Edge,
+    Graph,
+    Limits,
+    Response,
+    SqliteJournal,
+    SqliteMemory,
+    ToolCall,
+    Usage,
+    tool,
+)
+from orchestrator.branches import Branch, Fan, Workflow, fan_out, joined
 from orchestrator.cli.runs.resume import cut
 from orchestrator.errors import GraphError, Held
 from orchestrator.kernel.graph import mermaid
@@ -16,14 +30,11 @@ from orchestrator.llm.live_event import TextDelta
 from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.testing import ScriptedLLM
+from orchestrator.testing import ScriptedLLM, call
 from tests.benchmarks.peers.features import probe
 from tests.benchmarks.peers.features.probe import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, PROMPT, TOOL, World
 
-UNABLE = {
-    "parallel": ("no", "one state at a time; only the tools of a turn run concurrently"),
-    "handoff": ("no", "an agent can call another one as a tool and gets the answer back"),
-}
+UNABLE: dict[str, tuple[str, str]] = {}
 USAGE = Usage(INPUT_TOKENS, OUTPUT_TOKENS)
 RUN = "r"
 
@@ -188,6 +199,73 @@ async def fork(world: World) -> dict[str, Any]:
         again = await forking.run(list(origin.messages), run_id="fork")
         asked = world.count("model") - before
         return {"ok": again.output == ANSWER and asked == 1, "observed": f"a new run, {asked} request"}
+
+
+class _State(StrEnum):
+    ADDING = "adding"
+    ADDED = "added"
+    FAILED = "failed"
+
+
+class _Event(StrEnum):
+    ADD = "add"
+    FAIL = "fail"
+
+
+@dataclass
+class _Adding:
+    numbers: list[int]
+    results: list[int] = field(default_factory=list)
+    iteration: int = 0
+
+
+async def parallel(world: World) -> dict[str, Any]:
+    """Run two branches at the same time and join them."""
+    both = asyncio.Barrier(2)
+
+    @tool(effect="pure")
+    async def branch(number: int) -> int:
+        """Return a number."""
+        await asyncio.wait_for(both.wait(), 5)  # passes only if both run at the same time
+        return number
+
+    class Hooks:
+        async def enter_adding(self, run: Any) -> _Event:
+            """Start the branches."""
+            results = await fan_out(run, [Branch(branch, {"number": one}) for one in run.ctx.numbers])
+            run.ctx.results = results.values
+            return _Event.ADD if joined(results).ok else _Event.FAIL
+
+    graph = Graph(
+        name="adding",
+        states=_State,
+        events=_Event,
+        initial=_State.ADDING,
+        terminal=frozenset((_State.ADDED, _State.FAILED)),
+        failure=_Event.FAIL,
+        context=_Adding,
+        edges=(
+            Edge(_Event.ADD, (_State.ADDING,), _State.ADDED),
+            Edge(_Event.FAIL, (_State.ADDING,), _State.FAILED),
+        ),
+        branches={_State.ADDING: Fan(max=2)},
+    )
+    adding: Workflow[_Adding, list[int]] = Workflow(
+        graph, [Hooks()], output=lambda ctx: ctx.results, name="adding", observers=()
+    )
+    result = await adding.run(_Adding([1, 2]))
+    return {"ok": result.output == [1, 2], "observed": "two branches, joined"}
+
+
+async def handoff(world: World) -> dict[str, Any]:
+    """Let one agent pass the conversation to another, which answers."""
+    second = Agent(ScriptedLLM(["from the second"]), name="second", observers=())
+    first = Agent(ScriptedLLM([call("transfer_to_second")]), name="first", handoffs=[second], observers=())
+    result = await first.run(PROMPT)
+    return {
+        "ok": (result.output, result.agent) == ("from the second", "second"),
+        "observed": "Agent(handoffs=[…])",
+    }
 
 
 async def talk(world: World) -> dict[str, Any]:

@@ -39,7 +39,6 @@ _ENGINES = (
 )
 UNABLE = {
     "run": ("engine", _ENGINES),
-    "handoff": ("no", "an agent calls another one in a tool, or the host's code calls one after the other"),
 }
 USAGE = RequestUsage(input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS)
 
@@ -219,6 +218,23 @@ async def parallel(world: World) -> dict[str, Any]:
     )
     results = await builder.build().run()
     return {"ok": sorted(results) == [1, 2], "observed": "two branches, joined (pydantic_graph)"}
+
+
+async def handoff(world: World) -> dict[str, Any]:
+    """Let one agent end with an output function that runs another agent, which answers."""
+
+    def answering(*parts: Any) -> FunctionModel:
+        return FunctionModel(lambda messages, info: ModelResponse(parts=list(parts)))
+
+    second = Agent(answering(TextPart("from the second")))
+
+    async def to_second(prompt: str) -> str:
+        """Let the second agent answer."""
+        return str((await second.run(prompt)).output)
+
+    call = ToolCallPart("final_result", {"prompt": PROMPT})
+    result = await Agent(answering(call), output_type=to_second).run(PROMPT)
+    return {"ok": result.output == "from the second", "observed": "an output function runs the second agent"}
 
 
 async def talk(world: World) -> dict[str, Any]:
