@@ -8,6 +8,7 @@ to spend more than its limit.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 MICRO_UNITS = 1_000_000
 """Micro-units in one unit of the currency."""
@@ -44,3 +45,27 @@ def in_currency(micros: int) -> float:
         0.29
     """
     return micros / MICRO_UNITS
+
+
+def amount(micros: int, currency: str = "") -> str:
+    """Return micro-units as text for people, with every digit that they have, and the name of the currency.
+
+    Example:
+        >>> amount(290_000, "USD"), amount(12, "EUR"), amount(1_234_500_000)
+        ('0.29 USD', '0.000012 EUR', '1,234.5')
+    """
+    text = f"{micros / MICRO_UNITS:,.6f}".rstrip("0").rstrip(".")
+    return f"{text} {currency}" if currency else text
+
+
+def amounts(costs: Mapping[str, int]) -> str:
+    """Return what was spent in each currency ("" is an unknown one): amounts in two currencies are never summed.
+
+    Example:
+        >>> amounts({"USD": 290_000, "EUR": 1_000_000}), amounts({"USD": 1, "": 2}), amounts({})
+        ('1 EUR + 0.29 USD', '0.000001 USD + 0.000002 of an unknown currency', '0')
+    """
+    known = [amount(micros, name) for name, micros in sorted(costs.items()) if name]
+    if "" in costs:
+        known.append(amount(costs[""], "of an unknown currency" if known else ""))
+    return " + ".join(known) or "0"

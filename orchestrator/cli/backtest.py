@@ -38,14 +38,24 @@ from orchestrator.runtime.backtest.report import (
     report_rows,
 )
 from orchestrator.runtime.backtest.trace import RunTrace
-from orchestrator_guards.money import in_currency
+from orchestrator_guards.money import amounts, in_currency
 
 _NAMED: Final = 20
 """Most runs that the table names."""
 _FORMULA: Final = frozenset("=+-@")
 CSV_COLUMNS: Final = (
     *("run_id", "agent", "outcome", "reason", "change", "effect", "guard", "observed", "limit", "turn"),
-    *("requests", "tokens", "cost", "seconds", "assumed_effect", "assumed_guard", "assumed_turn", "left_out"),
+    *(
+        "requests",
+        "tokens",
+        "cost",
+        "currency",
+        "seconds",
+        "assumed_effect",
+        "assumed_guard",
+        "assumed_turn",
+        "left_out",
+    ),
 )
 _SAVED: Final = ("requests", "tokens", "cost", "time")
 
@@ -236,7 +246,8 @@ def csv_row(run: RunComparison) -> tuple[object, ...]:
     return (
         *(run.run_id, run.agent, run.outcome, run.reason, run.change, run.effect or ""),
         *((found.guard, found.observed, found.limit, found.turn) if found else ("", "", "", "")),
-        *(saved.requests, saved.tokens, in_currency(saved.cost_micros), round(saved.seconds, 3)),
+        *(saved.requests, saved.tokens, in_currency(sum(saved.costs.values()))),
+        *(", ".join(saved.costs), round(saved.seconds, 3)),
         *(run.assumed_effect or "", later.guard if later else "", later.turn if later else ""),
         run.left_out,
     )
@@ -253,8 +264,7 @@ def print_report(report: Report, first: Sequence[RunComparison]) -> None:
     def cells(saved: Saving | None) -> tuple[str, str, str, str]:
         if saved is None:
             return "", "", "", ""
-        cost = f"{in_currency(saved.cost_micros):g}"
-        return f"{saved.requests:,}", f"{saved.tokens:,}", cost, span(saved.seconds)
+        return f"{saved.requests:,}", f"{saved.tokens:,}", amounts(saved.costs), span(saved.seconds)
 
     say(f"{many(report.runs, 'run')} evaluated" if report.runs else "no run was evaluated")
     if report.runs:

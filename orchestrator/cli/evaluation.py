@@ -49,6 +49,7 @@ from orchestrator.runtime.evaluation.evaluation import (
 from orchestrator.runtime.evaluation.report import CaseResult, CaseSummary, EvaluationReport, junit_xml
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.settings import build
+from orchestrator_guards.money import amount
 
 _HEADS: Final = ("result", "case", "passed", "requests", "tokens", "cost", "time")
 _RIGHT: Final = ("passed", "requests", "tokens", "cost", "time")
@@ -240,7 +241,7 @@ def print_report(report: EvaluationReport) -> None:
     rows = []
     for case in cases:
         usage = case.usage
-        cost = "" if usage.cost is None else f"{usage.cost:g}"
+        cost = "" if usage.cost_micros is None else amount(usage.cost_micros, usage.currency)
         counts = (f"{case.passed}/{len(case.results)}", f"{usage.requests:,}", f"{usage.tokens:,}")
         rows.append((case.status, case.name, *counts, cost, span(usage.seconds)))
     head, *lines = table(_HEADS, rows, right=_RIGHT)
@@ -257,7 +258,7 @@ def print_report(report: EvaluationReport) -> None:
         for what in ("newly_failing", "newly_passing", "new", "gone"):
             if names := getattr(changes, what):
                 say(f"  {what.replace('_', ' ')}: {_named(names)}")
-        cost = "" if changes.cost is None else f", cost {changes.cost:+g}"
+        cost = "" if changes.cost is None else f", cost {changes.cost:+g} {report.usage.currency}".rstrip()
         used = f"requests {changes.requests:+g}, tokens {changes.tokens:+,g}{cost}, time {changes.seconds:+.3f} s"
         say(f"  one run of each case: {used}")
     _print_totals(report)
@@ -280,7 +281,7 @@ def _named(names: Sequence[str]) -> str:
 def _print_totals(report: EvaluationReport) -> None:
     usage, cases = report.usage, report.cases.values()
     passed = sum(case.status == "passed" for case in cases)
-    cost = "" if usage.cost is None else f", cost {usage.cost:g}"
+    cost = "" if usage.cost_micros is None else f", cost {amount(usage.cost_micros, usage.currency)}"
     say("")
     say(
         f"{passed} of {many(len(cases) + len(set(report.not_run) - report.cases.keys()), 'case')} passed: "

@@ -198,16 +198,24 @@ def limited(llm: LLM, settings: Settings) -> LLM:
 
 
 def price_of(own: Mapping[str, Any]) -> Price | None:
-    """Return the price of tokens: by the host's own prices, else by those of genai-prices if it is installed."""
+    """Return the price of tokens: by the host's own prices, else by those of genai-prices if it is installed.
+
+    `currency` among the own prices is the currency of all of them. Those of genai-prices are in US dollars, so they are
+    left out under another one.
+    """
     from orchestrator.providers.price import genai_prices, price_table
 
-    known: list[Price] = [price_table(own)] if own else []
-    with contextlib.suppress(MissingExtra):
-        known.append(genai_prices())
+    table = {name: prices for name, prices in own.items() if name != "currency"}
+    currency = own.get("currency", "USD")
+    known: list[Price] = [price_table(table, currency=currency)] if own else []
+    if currency == "USD":
+        with contextlib.suppress(MissingExtra):
+            known.append(genai_prices())
 
     def price(model: str | None, tokens: Mapping[str, int]) -> float | None:
         return next((cost for one in known if (cost := one(model, tokens)) is not None), None)
 
+    vars(price)["currency"] = currency
     return price if known else None
 
 

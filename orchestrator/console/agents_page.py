@@ -52,9 +52,19 @@ class AgentRow(NamedTuple):
         return None if self.found.tokens is None else round(self.found.tokens / self.found.counted)
 
     @property
-    def cost(self) -> int | None:
-        """Cost of a run, on average over those whose price is known."""
-        return None if self.found.cost_micros is None else round(self.found.cost_micros / self.found.priced)
+    def cost(self) -> dict[str, int]:
+        """Cost of a run in each currency, on average over those whose price is known."""
+        return {one.currency: round(one.micros / one.runs) for one in self.found.costs}
+
+    @property
+    def whole_cost(self) -> dict[str, int]:
+        """Cost of all runs in each currency."""
+        return {one.currency: one.micros for one in self.found.costs}
+
+    @property
+    def priced(self) -> int:
+        """Runs with a known price."""
+        return sum(one.runs for one in self.found.costs)
 
     @property
     def ends(self) -> list[tuple[StatusStyle, int, float, float]]:

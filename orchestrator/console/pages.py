@@ -177,15 +177,25 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def money(micros: int | None) -> str:
-    """Return an amount in millionths of the currency; an en dash for an unknown one.
+def money(micros: int | None, currency: str = "") -> str:
+    """Return an amount in millionths of the currency, with its name; an en dash for an unknown amount.
 
     Small amounts keep their digits: the cost of a cheap run is never shown as zero.
     """
     if micros is None:
         return "–"
     digits = 6 if 0 < abs(micros) < _CENT else 4 if abs(micros) < _HUNDRED else 2
-    return f"{micros / 1e6:,.{digits}f}"
+    text = f"{micros / 1e6:,.{digits}f}"
+    return f"{text} {currency}" if currency else text
+
+
+def costs(each: Mapping[str, int]) -> str:
+    """Return an amount for each currency, which are never summed; an en dash for none. "" is an unknown currency."""
+    several = len(each) > 1
+    found = [
+        money(each[name], name or ("of an unknown currency" if several else "")) for name in sorted(each)
+    ]
+    return " + ".join(found) or "–"
 
 
 def percent(share: float) -> str:
@@ -282,7 +292,22 @@ def query(parts: Mapping[str, object]) -> str:
 FILTERS: Final = {
     function.__name__: function
     for function in (
-        *(visible, line, span, moment, since, number, size, money, percent, many, grouped, pretty, diff),
+        *(
+            visible,
+            line,
+            span,
+            moment,
+            since,
+            number,
+            size,
+            money,
+            costs,
+            percent,
+            many,
+            grouped,
+            pretty,
+            diff,
+        ),
         *(shape, segment, status_of, short_id),
     )
 }

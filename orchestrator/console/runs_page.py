@@ -419,9 +419,9 @@ class PairView:
     def rows(self) -> list[NumberRow]:
         """The numbers of both runs."""
         found = []
-        for name, unit, first, second in self.pair.rows():
+        for name, unit, first, second, currencies in self.pair.rows():
             most = max(first or 0.0, second or 0.0) or 1.0
-            texts = (_text(unit, first), _text(unit, second))
+            texts = (_text(unit, first, currencies[0]), _text(unit, second, currencies[1]))
             found.append(
                 NumberRow(name, unit, texts, (100 * (first or 0) / most, 100 * (second or 0) / most))
             )
@@ -443,9 +443,9 @@ class PairView:
         return found
 
 
-def _text(unit: str, value: float | None) -> str:
+def _text(unit: str, value: float | None, currency: str) -> str:
     if unit == "cost":
-        return money(None if value is None else round(value * 1e6))
+        return money(None if value is None else round(value * 1e6), currency)
     return span(value) if unit == "seconds" else number(value)
 
 

@@ -77,6 +77,7 @@ class Fixed(NamedTuple):
     agent: str = ""
     agent_version: str = ""
     tags: str = "{}"
+    currency: str = ""
 
     @classmethod
     def of(cls, run_id: str, body: Mapping[str, Any], now: float) -> Fixed:
@@ -91,6 +92,7 @@ class Fixed(NamedTuple):
             str(body.get("agent") or ""),
             str(body.get("agent_version") or ""),
             orjson.dumps(dict(body.get("tags") or {}), option=orjson.OPT_SORT_KEYS).decode(),
+            str(body.get("currency") or ""),
         )
 
 

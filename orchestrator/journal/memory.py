@@ -79,6 +79,7 @@ class _Run:
     agent: str
     agent_version: str
     tags: Mapping[str, str]
+    currency: str
     rows: list[tuple[int, str, bytes]] = field(default_factory=list)
     count: int = 1
     """Number of records in all rows."""
@@ -128,6 +129,7 @@ class _Run:
             waiting=self.change.status.waiting,
             tokens=tokens,
             cost_micros=cost,
+            currency=self.currency,
         )
 
     def counted(self) -> HeadRow:
@@ -204,6 +206,7 @@ class MemoryJournal:
             agent=str(body.get("agent") or ""),
             agent_version=str(body.get("agent_version") or ""),
             tags=dict(body.get("tags") or {}) or NO_TAGS,
+            currency=str(body.get("currency") or ""),
             rows=[(1, kinds, b"".join((line, b"")))],
         )
         if (talk := body.get("conversation_id")) is not None:

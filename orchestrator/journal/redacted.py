@@ -58,7 +58,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
             **_whole(
                 "schema", "graph", "fingerprint", "table_changes", "at", "parent_run_id", "conversation_id"
             ),
-            **_whole("agent", "agent_version", "definition", "tags"),
+            **_whole("agent", "agent_version", "definition", "tags", "currency"),
             "context": _CONTEXT,
         },
         "transition": {

@@ -14,7 +14,14 @@ from typing import Any, Final
 import orjson
 
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.journal import ENGINE, AgentStatistics, RunConditions, RunCounts, RunHead
+from orchestrator.kernel.journal import (
+    ENGINE,
+    AgentStatistics,
+    CurrencyCost,
+    RunConditions,
+    RunCounts,
+    RunHead,
+)
 from orchestrator.kernel.outcome import Outcome
 
 PAGE: Final = 200
@@ -131,13 +138,21 @@ class RunQuery:
         return f"run.graph <> '{ENGINE}' AND {where}", values
 
     def agents(self, mark: str, *, by_version: bool) -> tuple[str, list[object]]:
-        """Return the query of the statistics of agents and its values. `agent_of` reads a row."""
+        """Return the query of the statistics of agents and its values. `agents_of_rows` reads its rows."""
         where, values = self.where_counted(mark)
         lasted = ", ".join(PERCENTILES[mark].format(share) for share in (0.5, 0.95))
         return (
-            f"SELECT run.agent, {_VERSION[by_version]}, sum(run.tokens), count(run.tokens), sum(run.cost), "
-            f"count(run.cost), {lasted}, min(run.created_at), max(run.created_at), {COUNTS} "
+            f"SELECT run.agent, {_VERSION[by_version]}, sum(run.tokens), count(run.tokens), "
+            f"{lasted}, min(run.created_at), max(run.created_at), {COUNTS} "
             f"FROM run WHERE run.agent <> '' AND {where} GROUP BY 1, 2"
+        ), values
+
+    def costs(self, mark: str, *, by_version: bool) -> tuple[str, list[object]]:
+        """Return the query of what the runs of each agent cost, by currency, and its values."""
+        where, values = self.where_counted(mark)
+        return (
+            f"SELECT run.agent, {_VERSION[by_version]}, run.currency, sum(run.cost), count(*) FROM run "
+            f"WHERE run.agent <> '' AND run.cost IS NOT NULL AND {where} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         ), values
 
     @property
@@ -244,22 +259,26 @@ class RunQuery:
         )
 
 
-def agent_of(row: Sequence[Any]) -> AgentStatistics:
-    """Return the statistics that a row of `RunQuery.agents` has."""
-    agent, version, tokens, counts, cost, priced, p50, p95, first, last, *heads = row
-    return AgentStatistics(
-        agent=str(agent),
-        version=str(version),
-        counts=counted(heads),
-        tokens=None if tokens is None else int(tokens),
-        counted=counts,
-        cost_micros=None if cost is None else int(cost),
-        priced=priced,
-        p50=p50,
-        p95=p95,
-        first=first,
-        last=last,
-    )
+def agents_of_rows(rows: Iterable[Sequence[Any]], costs: Iterable[Sequence[Any]]) -> list[AgentStatistics]:
+    """Return the statistics from the rows of `RunQuery.agents` and `RunQuery.costs`."""
+    by_agent: dict[tuple[str, str], list[CurrencyCost]] = {}
+    for agent, version, currency, micros, runs in costs:
+        by_agent.setdefault((agent, version), []).append(CurrencyCost(str(currency), int(micros), runs))
+    return [
+        AgentStatistics(
+            agent=str(agent),
+            version=str(version),
+            counts=counted(heads),
+            tokens=None if tokens is None else int(tokens),
+            counted=counts,
+            costs=tuple(by_agent.get((agent, version), ())),
+            p50=p50,
+            p95=p95,
+            first=first,
+            last=last,
+        )
+        for agent, version, tokens, counts, p50, p95, first, last, *heads in rows
+    ]
 
 
 def agents_of(
@@ -274,7 +293,10 @@ def agents_of(
     for (agent, version), members in groups.items():
         heads = [head for head, _, _ in members]
         tokens = [count for _, count, _ in members if count is not None]
-        costs = [cost for _, _, cost in members if cost is not None]
+        costs: dict[str, list[int]] = {}
+        for head, _, cost in members:
+            if cost is not None:
+                costs.setdefault(head.currency, []).append(cost)
         lasted = sorted(head.updated_at - head.created_at for head in heads if head.status == "ended")
         p50, p95 = (_percentile(lasted, share) if lasted else None for share in (0.5, 0.95))
         found.append(
@@ -284,8 +306,7 @@ def agents_of(
                 query.count(heads),
                 sum(tokens) if tokens else None,
                 len(tokens),
-                sum(costs) if costs else None,
-                len(costs),
+                tuple(CurrencyCost(name, sum(each), len(each)) for name, each in sorted(costs.items())),
                 p50,
                 p95,
                 min(head.created_at for head in heads),

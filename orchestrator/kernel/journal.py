@@ -139,6 +139,8 @@ class RunHead:
     """Input and output tokens as the limits count them: with child runs and estimates. None if the run counts none."""
     cost_micros: int | None = None
     """Cost in millionths of the currency, counted in the same way; None if no price is known."""
+    currency: str = ""
+    """Currency of its prices, which its records name; empty if they name none, as those of earlier versions."""
 
 
 class RunConditions(TypedDict, total=False):
@@ -189,6 +191,17 @@ class RunCounts:
     """Outcome -> ended runs."""
 
 
+class CurrencyCost(NamedTuple):
+    """What runs cost in one currency. Costs in two currencies are never summed."""
+
+    currency: str
+    """Empty for runs whose records name none."""
+    micros: int
+    """In millionths of the currency."""
+    runs: int
+    """The runs with a known cost in this currency."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentStatistics:
     """What the heads of the runs of an agent, or of a version of it, have together."""
@@ -201,10 +214,8 @@ class AgentStatistics:
     """Of its own runs, without their child runs, which have agents of their own. None if no run counts tokens."""
     counted: int
     """Runs that count tokens."""
-    cost_micros: int | None
-    """The same for the cost; None if no run has a known price."""
-    priced: int
-    """Runs with a known price."""
+    costs: tuple[CurrencyCost, ...]
+    """The same for the cost, once for each currency, in their order; empty if no run has a known price."""
     p50: float | None
     """Seconds from start to end, with all waits, that half of the ended runs did not exceed; None without one. It is
     interpolated between two runs.
@@ -260,8 +271,8 @@ class JournalWriter(Protocol):
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         """Create a run with its `created` record and claim it at once (epoch 1). Raises RunExists.
 
-        The store indexes `graph`, `fingerprint`, `at`, `parent_run_id`, `conversation_id`, `agent`, `agent_version` and
-        `tags` of the body.
+        The store indexes `graph`, `fingerprint`, `at`, `parent_run_id`, `conversation_id`, `agent`, `agent_version`,
+        `tags` and `currency` of the body.
         """
         ...
 

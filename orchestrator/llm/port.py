@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import Cancellable, Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "Price",
     "SystemClock",
     "check_params",
+    "common_currency",
     "currency_of",
 ]
 
@@ -37,6 +39,7 @@ class LLM(Protocol):
     - `check_params(params)`: raises ConfigError for a parameter of requests that the model does not have.
     - `reads`: kinds of content parts that the model reads; without it, all.
     - `reports_cost`: True if the usage of every answer has its cost, so that no price is needed.
+    - `currency`: the currency of the costs that it reports; without it, that of the price table.
     """
 
     async def complete(self, request: Request) -> Response:
@@ -84,7 +87,7 @@ Price = Callable[[str | None, Mapping[str, int]], float | None]
 
 `tokens` has `input_tokens`, `output_tokens`, and of the input `cached_input_tokens` and `cache_write_tokens`.
 It is called with the model name of the answer and, if that name is unknown, with the configured one. It must not
-raise. An attribute `currency` names its currency in metrics (`currency_of`).
+raise. An attribute `currency` names its currency in metrics and records (`currency_of`).
 """
 
 UNKNOWN_CURRENCY = "_unknown"
@@ -101,6 +104,30 @@ def currency_of(price: Price) -> str:
     """
     name = getattr(price, "currency", None)
     return name if isinstance(name, str) and _CURRENCY.fullmatch(name) else UNKNOWN_CURRENCY
+
+
+def common_currency(prices: Iterable[Price | None], reporting: Iterable[object] = ()) -> str | None:
+    """Return the currency of price functions, and of models and programs that report their cost (`currency`).
+
+    It is None without any, and `_unknown` for price functions without a currency. Raises ConfigError for two
+    currencies: costs in two currencies are never summed.
+
+    Example:
+        >>> from orchestrator.providers.price import price_table
+        >>> common_currency([None, price_table({"gpt-main": (2.0, 8.0)}, currency="EUR")])
+        'EUR'
+    """
+    found = {currency_of(price) for price in prices if price is not None}
+    found |= {one.currency for one in reporting if getattr(one, "currency", None)}  # type: ignore[attr-defined]
+    if len(found) > 1:
+        named = ", ".join(
+            sorted("one without a name" if name == UNKNOWN_CURRENCY else name for name in found)
+        )
+        raise ConfigError(
+            f"the costs would be in several currencies ({named}), which are never summed: give every agent prices in "
+            "one currency, price_table(..., currency=...), and a price function of your own the attribute `currency`"
+        )
+    return next(iter(found), None)
 
 
 def check_params(llm: object, params: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.llm.message import KINDS, Request, Response, input_bound
-from orchestrator.llm.port import LLM, Clock, SystemClock, check_params
+from orchestrator.llm.port import LLM, Clock, SystemClock, check_params, common_currency
 from orchestrator.llm.retry import FailureKind, classify
 
 FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
@@ -104,6 +104,7 @@ class Fallback:
         each = [int(getattr(llm, "max_output_tokens", 0) or 0) for llm in llms]
         self.max_output_tokens = max(each) if all(each) else 0
         self.reports_cost = all(getattr(choice.llm, "reports_cost", False) for choice in choices)
+        self.currency = common_currency((), llms) or ""
         self.reads = tuple(
             kind for kind in KINDS if all(kind in getattr(choice.llm, "reads", KINDS) for choice in choices)
         )

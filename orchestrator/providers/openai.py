@@ -1106,6 +1106,11 @@ class OpenAI(SdkModel):
         host = urlsplit(self.address).hostname or ""
         return host == "openrouter.ai" or host.endswith(".openrouter.ai")
 
+    @property
+    def currency(self) -> str:
+        """Currency of the costs that the server reports; "" if it reports none."""
+        return "USD" if self.reports_cost else ""
+
     def __repr__(self) -> str:
         return f"OpenAI({self.model!r}, api={self.api!r})"
 

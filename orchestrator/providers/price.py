@@ -33,7 +33,8 @@ def price_table(per_million: Mapping[str, Sequence[float]], *, currency: str = "
     Args:
         per_million: Model -> price of a million tokens of input, of output and, if they differ, of cached input and of
             input that is written into the cache.
-        currency: Name of the currency, for metrics: costs in two currencies are never summed.
+        currency: Name of the currency. Metrics and the record of each run have it: costs in two currencies are never
+            summed.
 
     Raises:
         ConfigError: A price or the currency is invalid.

@@ -217,7 +217,7 @@ class ListingContract(JournalCase):
         await filled(journal)
         await journal.create("e", "me", {"graph": "engine", "agent": "a"})
         await journal.create("none", "me", {"graph": "g0"})
-        body = {"graph": "g0", "agent": "b", "agent_version": "2"}
+        body = {"graph": "g0", "agent": "b", "agent_version": "2", "currency": "EUR"}
         lease = await journal.create("newer", "me", body)
         below = {"input_tokens": 900, "output_tokens": 0, "cost_micros": 900}
         await write(journal, lease, Draft("context", {"spent": spent(5, 1, 7, below)}))
@@ -225,10 +225,10 @@ class ListingContract(JournalCase):
         assert sorted(found) == ["a", "b"]
         a, b = found["a"], found["b"]
         assert (a.counts.total, a.counts.waiting, a.counts.outcomes["failed"]) == (2, 1, 0)
-        assert (a.tokens, a.counted, a.cost_micros, a.priced) == (10, 1, None, 0)
+        assert (a.tokens, a.counted, a.costs) == (10, 1, ())
         assert (a.p50, a.p95) == (None, None)
         assert (b.counts.total, b.counts.outcomes["completed"], b.counts.outcomes["failed"]) == (4, 1, 1)
-        assert (b.tokens, b.counted, b.cost_micros, b.priced) == (96, 4, 25, 4)
+        assert (b.tokens, b.counted, b.costs) == (96, 4, (("", 18, 3), ("EUR", 7, 1)))
         heads = [head async for head in journal.runs(agent="b", status="ended")]
         lasted = sorted(head.updated_at - head.created_at for head in heads)
         shortest, longest = lasted
@@ -236,7 +236,9 @@ class ListingContract(JournalCase):
         assert b.p95 == pytest.approx(shortest + 0.95 * (longest - shortest))
         versions = {one.version: one for one in await journal.agents(by_version=True, agent="b")}
         assert {version: one.counts.total for version, one in versions.items()} == {"": 3, "2": 1}
+        assert versions["2"].costs == (("EUR", 7, 1),)
         newer = await journal.head("newer")
+        assert (newer.currency, newer.cost_micros) == ("EUR", 7)
         assert versions["2"].first == versions["2"].last == newer.created_at
         assert [one.counts.total for one in await journal.agents(tags={"team": "x"}, limit=1)] == [1, 1]
         assert await journal.agents(started_since=1e12) == []

@@ -21,7 +21,7 @@ import psycopg
 from orchestrator.journal.codec import Fixed
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.schema import RunRow, Values, checksum, fixed_sum, position_sum
+from orchestrator.journal.sqlite.schema import RunRow, Values, checksum, identity_sum, position_sum
 from orchestrator.kernel.journal import Journal
 from orchestrator.runtime.runs.listing import ORDERS, RunFilter
 from orchestrator.runtime.runs.runs import Runs
@@ -32,7 +32,16 @@ RUNS: Final = 100_000
 AIM: Final = 50.0
 """Milliseconds."""
 _STATES: Final = ("await_llm", "process_tools", "update_budgets", "terminate_success")
-_SKIPPED: Final = ("fixed_sum", "sum", "state_sum", "usage_sum", "child_sum", "requests_sum", "holder", "id")
+_SKIPPED: Final = (
+    "identity_sum",
+    "sum",
+    "state_sum",
+    "usage_sum",
+    "child_sum",
+    "requests_sum",
+    "holder",
+    "id",
+)
 
 CONDITIONS: Final[tuple[RunFilter, ...]] = (
     {},
@@ -72,7 +81,7 @@ def rows(count: int) -> Iterator[tuple[RunRow, dict[str, str]]]:
             RunRow(
                 number,
                 *fixed,
-                fixed_sum(fixed),
+                identity_sum(fixed),
                 *values[1:],
                 position_sum(values),
                 *(*state, checksum(run_id, *state), *usage, checksum(run_id, *usage), 0, None, None),

@@ -85,7 +85,7 @@ def test_the_report_is_one_json_object_and_one_csv_row_for_each_run(
         "runs": 1,
         "requests": 2,
         "tokens": 102,
-        "cost": 0.01,
+        "costs": {"unknown": 0.01},
         "seconds": 0,
     }
     assert report["guards"] == [{"guard": "iterations", "change": "stop", "runs": 1}]

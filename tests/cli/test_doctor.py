@@ -53,7 +53,7 @@ def test_a_healthy_journal_is_described(cli: Cli, folder: Path) -> None:
     assert f"journal {folder}/journal.db" in done.out
     assert "mode      0600" in done.out
     assert re.search(r"size      \d.* KiB, log \S+ \S+, blobs 0 B", done.out)
-    assert re.search(r"store     version 2, SQLite 3\.\d+", done.out)
+    assert re.search(r"store     version 3, SQLite 3\.\d+", done.out)
     assert "journal_mode=wal, synchronous=2" in done.out
     assert re.search(r"holds     3 runs, \d\d records: every chain proved", done.out)
     assert re.search(r"run-two +llm_loop +parked +approval +- +", done.out)

@@ -513,8 +513,8 @@ def test_what_was_charged_for_lost_answers_is_shown_apart(cli: Cli, folder: Path
     asyncio.run(lose(folder / "journal.db", 2))
     at = ("--journal", "journal.db")
     done = cli("runs", "show", "r", *at)
-    assert "1 answer, 7 tokens in (0 cached), 5 out, cost 0.005, 0 retried" in done.out
-    assert "estimate charged for lost and interrupted answers: 2 tokens in, 600 out, cost 0.6" in done.out
+    assert "1 answer, 7 tokens in (0 cached), 5 out, cost 0.005 USD, 0 retried" in done.out
+    assert "estimate charged for lost and interrupted answers: 2 tokens in, 600 out, cost 0.6 USD" in done.out
     usage = json.loads(cli("runs", "show", "r", *at, "--json").out)["usage"]
     assert (usage["output_tokens"], usage["cost"]) == (605, 0.605)
     assert (usage["estimated_output_tokens"], usage["estimated_cost"]) == (600, 0.6)

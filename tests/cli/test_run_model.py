@@ -181,6 +181,14 @@ def test_tokens_cost_what_the_settings_say_and_requests_keep_to_their_limits(
     assert done.code == 0, done.err
     assert json.loads(done.out)["usage"]["cost"] == pytest.approx(20 * 0.001 + 6 * 0.01)
     assert server.asked[0].json["top_p"] == 0.9
+    (folder / "orchestrator.toml").write_text('[prices]\ncurrency = "EUR"\n"talker-1" = [0.25, 0.5]\n')
+    assert cli(*asked(server, "openai:talker-1", "--json")).code == 0
+    listed = cli("runs", "list", "--sort", "cost").out
+    assert " 0.08 USD" in listed
+    assert " 0.000008 EUR" in listed
+    [newest] = [json.loads(line) for line in cli("runs", "list", "--limit", "1", "--json").out.splitlines()]
+    assert newest["currency"] == "EUR"
+    assert ", cost 0.000008 EUR, " in cli("runs", "show", newest["run_id"]).out
     (folder / "orchestrator.toml").write_text("[rate_limit]\nspeed = 1\n")
     done = cli(*asked(server, "openai:talker-1"))
     assert done.code == 2

@@ -268,7 +268,7 @@ def foreign(file: str) -> None:
 
 UNUSABLE = [
     (spoil, "journal"),
-    (too_new, "has version 99; this version of fsm-orchestrator reads up to 2"),
+    (too_new, "has version 99; this version of fsm-orchestrator reads up to 3"),
     (foreign, "is a SQLite database, but not a journal"),
 ]
 

@@ -247,6 +247,7 @@ def test_show_has_path_times_usage_calls_and_people(cli: Cli, folder: Path) -> N
         "estimated_input_tokens": 0,
         "estimated_output_tokens": 0,
         "estimated_cost": 0.0,
+        "currency": "",
         "answers": 4,
         "retries": 0,
     }

@@ -8,12 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import LLM_LOOP, Limits, LocalEngine, MemoryJournal, RetryPolicy, Runs, tool
+from orchestrator import (
+    LLM_LOOP,
+    Agent,
+    Limits,
+    LocalEngine,
+    MemoryJournal,
+    Response,
+    RetryPolicy,
+    Runs,
+    Usage,
+    tool,
+)
 from orchestrator.console import console_app
 from orchestrator.console.pages import money
 from orchestrator.errors import LLMError
 from orchestrator.machines.question import Question
-from orchestrator.providers.scripted import call
+from orchestrator.providers import price_table
+from orchestrator.providers.scripted import ScriptedLLM, call
+from orchestrator.runtime.service.runtime import Runtime
 from tests.console.client import Answer, Client, readable
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
 
@@ -509,6 +522,31 @@ async def test_an_answer_for_other_arguments_than_displayed_is_refused(
 )
 def test_a_cost_has_the_digits_of_its_size(micros: int | None, text: str) -> None:
     assert money(micros) == text
+
+
+async def test_a_cost_is_shown_with_its_currency_and_never_summed_with_another_one(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    for currency, run_id in (("EUR", "euros"), ("USD", "dollars")):
+        runtime = Runtime(
+            journal=journal, price=price_table({"main": (1.0, 2.0)}, currency=currency), observers=()
+        )
+        model = ScriptedLLM([Response("Done.", usage=Usage(1_000_000, 250_000))], model="main")
+        await Agent(model, name="support", version=currency, runtime=runtime).run("?", run_id=run_id)
+    await agent(journal, said(text="Done."), name="support").run("?", run_id="unknown")
+    client = Client(readable(runs))
+    listed = (await client.get("/")).text
+    assert re.findall(r'c-p num">([^<]+)<', listed) == ["0.1000", "1.5000 USD", "1.5000 EUR"]
+    assert "<dd>1.5000 EUR</dd>" in (await client.get("/runs/euros")).text
+    assert "currency unknown, " in (await client.get("/runs/unknown")).text
+    agents = (await client.get("/agents")).text
+    assert "0.1000 of an unknown currency + 1.5000 EUR + 1.5000 USD" in agents
+    one = (await client.get("/agents/support")).text
+    assert "0.1000 of an unknown currency + 1.5000 EUR + 1.5000 USD in all" in one
+    assert re.findall(r"<td class=.num.>1.5000 (...)</td>", one) == ["USD", "EUR"], "one for each version"
+    compared = (await client.get("/compare?run=euros&run=dollars")).text
+    assert "1.5000 EUR" in compared
+    assert "1.5000 USD" in compared
 
 
 # ---- the frame ----

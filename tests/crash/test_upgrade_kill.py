@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite.schema import VERSION
 from tests.crash.invariants import Log, check
 from tests.crash.lives import Lives, assert_exact, assert_whole
 from tests.crash.nursery import Nursery, client_log, prove
@@ -81,11 +82,11 @@ def test_a_kill_at_every_point_of_an_upgrade_leaves_one_of_both_versions(
         versions.append(version(path))
         assert nursery.work(folder, seed=3) == 0, "work goes on after the fault"
         prove(folder)
-        assert version(path) == 2
+        assert version(path) == VERSION
         names = [file.name for file in path.parent.iterdir() if "version-1" in file.name]
         assert sorted(names) == ["journal.db.version-1.backup", "journal.db.version-1.backup-blobs"]
         shutil.rmtree(folder)
-    assert set(versions) == {1, 2}
+    assert set(versions) == {1, VERSION}
     print(f"{rounds} of {total} kill points")  # noqa: T201  captured, for the report
 
 
@@ -111,7 +112,7 @@ def test_a_power_loss_at_any_point_of_an_upgrade_leaves_one_of_both_versions(
         for what, image in disk.images(chance, campaign(1, 4)):
             seen += 1
             versions.add(judged(image, lines, quick / "image", f"{what} at call {number}"))
-    assert versions == {1, 2}
+    assert versions == {1, VERSION}
     assert "ACK append" in lines
     print(f"{seen} images")  # noqa: T201  captured, for the report
 
@@ -152,5 +153,5 @@ def test_a_run_that_was_killed_goes_on_after_an_upgrade_from_each_of_its_steps(
         lives.to_the_end()
         assert_exact(lives)
         assert_whole(lives.result())
-        upgraded += version(path) == 2
+        upgraded += version(path) == VERSION
     assert upgraded == len(range(2, 14, campaign(3, 1)))

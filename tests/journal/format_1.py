@@ -29,6 +29,7 @@ DROPPED = (
     "cost",
     "child_tokens",
     "child_cost",
+    "currency",
 )
 """Columns of `run` that version 1 does not have."""
 SUMS = ("state_sum", "usage_sum", "child_sum")
@@ -59,6 +60,7 @@ def rewrite(path: Path) -> None:
         db.execute(f"ALTER TABLE run DROP COLUMN {column}")
     db.execute("DROP TABLE run_tag")
     db.execute("ALTER TABLE run RENAME COLUMN last_hash TO head")
+    db.execute("ALTER TABLE run RENAME COLUMN identity_sum TO fixed_sum")
     db.pragma("user_version", 1)
     db.execute("COMMIT")
     db.close()
@@ -79,7 +81,7 @@ def _rewrite_run(db: apsw.Connection, row: tuple[Any, ...]) -> None:
     head = found[-1][3]
     total = checksum(fixed[0], epoch, len(found) - 1, head, *rest)
     sums = (bytes.fromhex(head), total, checksum(*fixed), number)
-    db.execute("UPDATE run SET last_hash=?, sum=?, fixed_sum=? WHERE id=?", sums)
+    db.execute("UPDATE run SET last_hash=?, sum=?, identity_sum=? WHERE id=?", sums)
 
 
 def rewrite_tables(dsn: str) -> None:

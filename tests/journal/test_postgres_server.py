@@ -151,10 +151,10 @@ async def test_it_is_looked_at_again_with_each_connection(server: Cluster) -> No
 async def test_a_newer_journal_is_refused_and_left_alone(database: str) -> None:
     async with PostgresJournal(database) as journal:
         await ended(journal, "run")
-    told(database, "UPDATE meta SET version = 4")
-    with pytest.raises(TooNew, match="version 4"):
+    told(database, "UPDATE meta SET version = 5")
+    with pytest.raises(TooNew, match="version 5"):
         await PostgresJournal(database).open()
-    told(database, "UPDATE meta SET version = 3")
+    told(database, "UPDATE meta SET version = 4")
     async with PostgresJournal(database) as journal:
         assert (await journal.head("run")).status == "ended"
 

@@ -67,8 +67,8 @@ async def test_an_upgrade_keeps_every_record_and_fills_the_heads(database: str) 
         lease = await journal.claim("open", "heir")
         await write(journal, lease, NOTE, NOTE)
         health = await journal.check()
-        assert (health.problems, health.version) == ((), 3)
-    assert version(database) == 3
+        assert (health.problems, health.version) == ((), 4)
+    assert version(database) == 4
 
 
 async def test_many_who_open_an_old_journal_at_once_upgrade_it_once(database: str) -> None:
@@ -98,7 +98,7 @@ async def test_a_living_process_of_an_earlier_version_prevents_the_upgrade(datab
 
 async def test_who_only_reads_does_not_upgrade(database: str) -> None:
     await old(database)
-    with pytest.raises(StoreDown, match="upgraded to version 3 when it is opened to write"):
+    with pytest.raises(StoreDown, match="upgraded to version 4 when it is opened to write"):
         await PostgresJournal(database, only_reads=True).open()
     assert version(database) == 1
 
@@ -133,13 +133,14 @@ async def test_a_journal_of_version_2_gets_its_indexes_and_keeps_its_heads(datab
     with psycopg.connect(database, autocommit=True) as connection:
         for name in ("run_of_agent", "run_that_waits"):
             connection.execute(f"DROP INDEX orchestrator.{name}".encode())
+        connection.execute("ALTER TABLE orchestrator.run DROP COLUMN currency")
         connection.execute("UPDATE orchestrator.meta SET version = 2")
-    with pytest.raises(StoreDown, match="upgraded to version 3 when it is opened to write"):
+    with pytest.raises(StoreDown, match="upgraded to version 4 when it is opened to write"):
         await PostgresJournal(database, only_reads=True).open()
     async with PostgresJournal(database) as journal:
         assert await read(journal) == before
         assert {head.run_id: head async for head in journal.runs()} == heads
-    assert (version(database), indexes(database)) == (3, present)
+    assert (version(database), indexes(database)) == (4, present)
 
 
 async def test_an_upgraded_journal_has_the_indexes_of_a_new_one(database: str, postgres: Cluster) -> None:

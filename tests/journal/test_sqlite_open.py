@@ -97,7 +97,7 @@ async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None
     db.pragma("user_version", schema.VERSION + 1)
     db.close()
     before = path.read_bytes()
-    await one_sentence(SqliteJournal(path), TooNew, "version 3", "reads up to 2")
+    await one_sentence(SqliteJournal(path), TooNew, "version 4", "reads up to 3")
     assert path.read_bytes() == before
 
 

@@ -76,11 +76,11 @@ async def test_an_upgrade_keeps_every_record_and_fills_the_heads(tmp_path: Path)
         await write(journal, lease, NOTE, NOTE)  # the chain goes across the upgrade
         assert (await journal.load("open"))[:7] == before["open"]
         health = await journal.check()
-        assert (health.problems, health.version) == ((), 2)
+        assert (health.problems, health.version) == ((), 3)
         assert await journal.blob(digest(BIG)) == BIG
     (backup,) = backups(path)
     assert backup.name == "journal.db.version-1.backup"
-    assert (version(backup), version(path), backup.stat().st_mode & 0o777) == (1, 2, 0o600)
+    assert (version(backup), version(path), backup.stat().st_mode & 0o777) == (1, 3, 0o600)
     assert await read(SqliteJournal(backup, only_reads=True)) == before
     SqliteJournal.restore(backup, tmp_path / "restored.db")
     assert await read(SqliteJournal(tmp_path / "restored.db")) == before
@@ -122,7 +122,7 @@ async def test_a_process_of_an_earlier_version_that_uses_the_journal_prevents_th
     assert (version(path), backups(path)) == (1, [])
     presence.end()
     assert await read(SqliteJournal(path)) == before
-    assert version(path) == 2
+    assert version(path) == 3
 
 
 async def test_a_connection_of_an_earlier_version_cannot_write_after_the_upgrade(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_handle_opens_a_journal_that_another_one_upgrades_meanwhile(
         await write(journal, await journal.create("new", "me", BODY), NOTE)
         assert {head.run_id async for head in journal.runs()} == {*before, "new"}
         assert {name: await journal.load(name) for name in before} == before
-    assert (version(path), len(backups(path))) == (2, 1)
+    assert (version(path), len(backups(path))) == (3, 1)
 
 
 async def test_an_interrupted_upgrade_leaves_the_earlier_version_and_uses_its_backup_again(
@@ -265,3 +265,54 @@ async def test_a_new_file_has_the_tables_of_an_upgraded_one(tmp_path: Path) -> N
         db.close()
     assert found[0] == found[1]
     assert found[0][1] == schema.VERSION
+
+
+async def version_2(path: Path) -> dict[str, Sequence[Record]]:
+    """Write a journal of version 2, with a run of an agent, and return the records by run."""
+    async with SqliteJournal(path) as journal:
+        about = {"agent": "support", "agent_version": "2", "tags": {"team": "a"}}
+        for name, body in (("named", {**BODY, **about}), ("plain", BODY)):
+            await write(journal, await journal.create(name, "me", body), move("work", 3.0), PAID)
+    db = apsw.Connection(str(path))
+    db.execute("ALTER TABLE run DROP COLUMN currency")
+    db.execute("ALTER TABLE run RENAME COLUMN identity_sum TO fixed_sum")
+    db.pragma("user_version", 2)
+    db.close()
+    high_water.mark_of(path).unlink(missing_ok=True)
+    db = apsw.Connection(str(path))
+    db.execute("DELETE FROM mark")
+    db.close()
+    return await read(SqliteJournal(path, only_reads=True))
+
+
+async def test_a_journal_of_version_2_keeps_its_heads_and_names_no_currency(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await version_2(path)
+    async with SqliteJournal(path, only_reads=True) as journal:
+        shown = {head.run_id: head async for head in journal.runs()}
+        assert [one.costs for one in await journal.agents()] == [(("", 9, 1),)]
+        assert (await journal.check()).problems == ()
+    assert version(path) == 2
+    async with SqliteJournal(path) as journal:
+        heads = {head.run_id: head async for head in journal.runs()}
+        assert heads == shown
+        assert [(head.cost_micros, head.currency) for head in heads.values()] == [(9, "")] * 2
+        lease = await journal.create("new", "me", {**BODY, "currency": "EUR"})
+        await write(journal, lease, Draft("resumed", {"agent": "heir", "agent_version": ""}))
+        new = await journal.head("new")
+        assert (new.agent, new.currency) == ("heir", "EUR")
+        assert (await journal.check()).problems == ()
+    assert {
+        name: records for name, records in (await read(SqliteJournal(path))).items() if name in before
+    } == before
+    assert [backup.name for backup in backups(path)] == ["journal.db.version-2.backup"]
+
+
+async def test_a_connection_of_version_2_writes_no_sum_after_the_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    await version_2(path)
+    earlier = apsw.Connection(str(path))
+    await read(SqliteJournal(path))
+    with pytest.raises(apsw.SQLError, match="fixed_sum"):
+        earlier.execute("UPDATE run SET agent=?, fixed_sum=? WHERE run_id=?", ("x", 1, "named"))
+    earlier.close()

@@ -24,7 +24,7 @@ from orchestrator.llm.message import (
     output_estimate,
     output_limit,
 )
-from orchestrator.llm.port import LLM, Price
+from orchestrator.llm.port import LLM, Price, common_currency
 from orchestrator.llm.usage import is_amount
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context
@@ -140,6 +140,12 @@ def refuse_unpriced(limits: _Limits, models: Iterable[Pricing]) -> None:
                 f"cannot hold: give price=price_table({{{one.model!r}: (input, output)}}) or genai_prices() (on the "
                 "command line [prices] in orchestrator.toml, or the extra prices), or limit on_unknown_cost='ignore'"
             )
+
+
+def refuse_two_currencies(models: Iterable[Pricing]) -> None:
+    """Raise ConfigError if the costs of the models are in several currencies."""
+    each = list(models)
+    common_currency([one.price for one in each], [one.llm for one in each])
 
 
 def pricing(run: LoopRun) -> Pricing:

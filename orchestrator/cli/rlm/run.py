@@ -49,6 +49,7 @@ from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.runtime.rlm.run_record import RlmResult
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.settings import build
+from orchestrator_guards.money import amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +313,7 @@ def print_result(result: RlmResult, view: RlmViewOptions) -> int:
 def totals(result: RlmResult) -> str:
     """Return the usage of a run in one line."""
     used = result.usage
-    cost = "" if used.cost is None else f", cost {used.cost:.4f}"
+    cost = "" if used.cost_micros is None else f", cost {amount(used.cost_micros)}"
     return (
         f"{many(result.iterations, 'turn')}, {many(result.sub_calls, 'sub-call')}, "
         f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out{cost}"

@@ -88,8 +88,11 @@ def _rows(pair: RunPair) -> Iterator[Cells]:
     yield "graph", one.graph, other.graph
     yield "agent", one.agent or "-", other.agent or "-"
     yield "outcome", _ending(one), _ending(other)
-    for name, unit, *numbers in pair.rows():
-        first, second = (_UNITS[unit](number) for number in numbers)
+    for name, unit, *numbers, currencies in pair.rows():
+        first, second = (
+            f"{_UNITS[unit](number)} {currency}".rstrip()
+            for number, currency in zip(numbers, currencies, strict=True)
+        )
         yield f"  {name}" if name.startswith(("in ", "calls of ")) else name, first, second
 
 

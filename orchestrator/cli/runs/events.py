@@ -24,6 +24,7 @@ from orchestrator.kernel.journal import Record
 from orchestrator.llm.attempt import ATTEMPTS
 from orchestrator.llm.message import Usage
 from orchestrator_guards.evaluation import GUARDS, read_row
+from orchestrator_guards.money import amount
 
 POLL = 0.1
 """Seconds between two reads of a run that is followed."""
@@ -211,7 +212,7 @@ def _program(body: Body) -> str:
 
 def _coding_agent(body: Body) -> str:
     used = Usage.of(body.get("usage") or {})
-    cost = "" if used.cost is None else f", ${used.cost:.4f}"
+    cost = "" if used.cost_micros is None else f", {amount(used.cost_micros, 'USD')}"
     said = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out{cost}"
     return (
         f"{body.get('agent')}, call {body.get('call') or '-'}, session {body.get('session') or '-'}: {said}"

@@ -27,7 +27,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import PARKED, RunHead
 from orchestrator.runtime.runs.listing import RunFilter, read_page, short_id, status_name
 from orchestrator.runtime.runs.outline import RunFailure, read_outlines
-from orchestrator_guards.money import in_currency
+from orchestrator_guards.money import amount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,5 +228,5 @@ def _row(head: RunHead, sort: str, now: float) -> dict[str, str]:
         case "tokens":
             row["tokens"] = "-" if head.tokens is None else f"{head.tokens:,}"
         case "cost":
-            row["cost"] = "-" if head.cost_micros is None else f"{in_currency(head.cost_micros):g}"
+            row["cost"] = "-" if head.cost_micros is None else amount(head.cost_micros, head.currency)
     return row

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.output import TextColor, coloured, joined, painted, shown
 from orchestrator.errors import ConfigError
 from orchestrator.llm.usage import Usage
+from orchestrator_guards.money import amount
 
 if TYPE_CHECKING:
     from orchestrator.machines.ralph.model import RoleCall
@@ -192,11 +193,11 @@ def tokens_phrase(usage: Usage) -> str:
 
 def cost_phrase(usage: Usage) -> str:
     """Return the cost, or that it is unknown, and the part of it that is an estimate."""
-    if usage.cost is None:
+    if usage.cost_micros is None:
         return "cost unknown"
-    estimate = f" ({usage.estimated_cost:g} estimated)" if usage.estimated_cost_micros else ""
-    most = "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
-    return f"cost {usage.cost:g}{most}{estimate}"
+    estimate = f" ({amount(usage.estimated_cost_micros)} estimated)" if usage.estimated_cost_micros else ""
+    most = "" if usage.cost_max_micros is None else f" to {amount(usage.cost_max_micros)}"
+    return f"cost {amount(usage.cost_micros)}{most}{estimate}"
 
 
 def call_json(call: RoleCall) -> dict[str, Any]:

@@ -58,6 +58,7 @@ from orchestrator.machines.timeline import Timeline
 from orchestrator.runtime.runs.listing import RunTree, read_tree, status_name
 from orchestrator.runtime.runs.story import RUNNING, PathStep, StateVisit, Story, folded
 from orchestrator.runtime.service.descendant import PendingQuestion, pending_questions
+from orchestrator_guards.money import amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,31 +218,32 @@ def _usage(story: Story) -> Iterator[str]:
         tokens = (
             f"{own.input_tokens:,} tokens in ({own.cached_input_tokens:,} cached), {own.output_tokens:,} out"
         )
-        yield f"  {many(story.requests, 'answer')}, {tokens}{_cost(own)}, {story.retries:,} retried"
+        yield f"  {many(story.requests, 'answer')}, {tokens}{_cost(own, story.currency)}, {story.retries:,} retried"
         guessed = Usage(
             own.estimated_input_tokens,
             own.estimated_output_tokens,
             cost_micros=own.estimated_cost_micros or None,
         )
         if guessed != NO_USAGE:
-            counts = f"{token_counts(guessed)}{_cost(guessed)}"
+            counts = f"{token_counts(guessed)}{_cost(guessed, story.currency)}"
             yield f"  of these an estimate, for answers without usage from their server: {counts}"
     if story.estimated != NO_USAGE:
-        counts = f"{token_counts(story.estimated)}{_cost(story.estimated)}"
+        counts = f"{token_counts(story.estimated)}{_cost(story.estimated, story.currency)}"
         yield f"  estimate charged for lost and interrupted answers: {counts}"
     if story.total != story.usage:
         total = story.total
-        whole = f"{total.input_tokens + total.output_tokens:,} tokens: {token_counts(total)}{_cost(total)}"
-        yield f"  counted by the limits, with child runs and estimates: {whole}"
+        whole = f"{total.input_tokens + total.output_tokens:,} tokens: {token_counts(total)}"
+        cost = _cost(total, story.currency)
+        yield f"  counted by the limits, with child runs and estimates: {whole}{cost}"
     if story.requests:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
 
 
-def _cost(usage: Usage) -> str:
-    if usage.cost is None:
+def _cost(usage: Usage, currency: str) -> str:
+    if usage.cost_micros is None:
         return ""
-    most = "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
-    return f", cost {usage.cost:g}{most}"
+    most = "" if usage.cost_max_micros is None else f" to {amount(usage.cost_max_micros)}"
+    return f", cost {amount(usage.cost_micros)}{most} {currency}".rstrip()
 
 
 def _calls(found: RunOverview) -> list[str]:
@@ -379,7 +381,8 @@ def _plain(found: RunOverview) -> dict[str, Any]:
             }
             for name, stats in story.states().items()
         },
-        "usage": story.total.as_json() | {"answers": story.requests, "retries": story.retries},
+        "usage": story.total.as_json()
+        | {"currency": story.currency, "answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
         "agent_calls": [call_json(one) for one in stored_calls(story.context)],
         "tools": calls_json(story, owned=found.head.owner is not None),

@@ -162,7 +162,7 @@ def head_json(head: RunHead) -> dict[str, Any]:
         "lease_expires_in",
         "expired_owner",
     )
-    new = ("agent", "agent_version", "tags", "state_since", "waiting", "tokens", "cost_micros")
+    new = ("agent", "agent_version", "tags", "state_since", "waiting", "tokens", "cost_micros", "currency")
     return {name: getattr(head, name) for name in (*names, *more, *new)}
 
 

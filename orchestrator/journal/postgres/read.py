@@ -20,7 +20,7 @@ from orchestrator.journal.codec import disagreement, excerpts_of, records_of, ve
 from orchestrator.journal.postgres import session
 from orchestrator.journal.postgres.presence import LIVING, LOCKED
 from orchestrator.journal.postgres.session import client_parameters, unreachable
-from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, agent_of, counted
+from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, agents_of_rows, counted
 from orchestrator.kernel.journal import (
     ENGINE,
     EXCERPT,
@@ -52,7 +52,8 @@ _HEAD: Final = f"""WITH living AS MATERIALIZED (
     parent_run_id, conversation_id, epoch - progress, living.seen,
     CASE WHEN living.token IS NULL THEN (SELECT owner FROM holder h WHERE h.token = run.holder AND {LOCKED}) END,
     agent, agent_version, tags, state, state_since,
-    outcome, waiting, tokens + child_tokens, coalesce(cost + coalesce(child_cost, 0), child_cost), id,
+    outcome, waiting, tokens + child_tokens, coalesce(cost + coalesce(child_cost, 0), child_cost), currency,
+    id,
     encode(last_hash, 'hex')"""
 _FROM: Final = "FROM ({}) AS run LEFT JOIN living ON living.token = run.holder"
 _OF_RUN: Final = f"{_HEAD} {_FROM.format('SELECT * FROM run WHERE run_id = %s')}".encode()
@@ -97,7 +98,7 @@ _FIELDS: Final = (
         "agent_version",
         "tags",
     ),
-    *("state", "state_since", "outcome", "waiting", "tokens", "cost_micros"),
+    *("state", "state_since", "outcome", "waiting", "tokens", "cost_micros", "currency"),
 )
 _NUMBER: Final = len(_FIELDS)
 _LAST_HASH: Final = _NUMBER + 1
@@ -163,7 +164,10 @@ def names(db: Db) -> list[tuple[str, str]]:
 
 def agents(db: Db, query: RunQuery, by_version: bool) -> list[AgentStatistics]:  # noqa: FBT001
     """Return the statistics of agents."""
-    return [agent_of(row) for row in _scanned(db, *query.agents("%s", by_version=by_version))]
+    rows, costs = _scanned_each(
+        db, query.agents("%s", by_version=by_version), query.costs("%s", by_version=by_version)
+    )
+    return agents_of_rows(rows, costs)
 
 
 def version(db: Db) -> str:
@@ -173,10 +177,15 @@ def version(db: Db) -> str:
 
 
 def _scanned(db: Db, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    return _scanned_each(db, (text, values))[0]
+
+
+def _scanned_each(db: Db, *queries: tuple[str, Sequence[object]]) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of each query, read at one moment."""
     with db.pipeline():
         db.execute(_SCANNED, prepare=True)
-        found = db.execute(text.encode(), values)
-    return found.fetchall()
+        found = [db.execute(text.encode(), values) for text, values in queries]
+    return [one.fetchall() for one in found]
 
 
 def inbox(db: Db, run_id: str, since: int) -> list[Posted]:

@@ -36,7 +36,7 @@ from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 
 # ---- the tables and the requirements ----
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of the tables, in `meta`."""
 _HEADS_SINCE: Final = 2
 """The first version with the heads of runs."""
@@ -91,6 +91,7 @@ CREATE INDEX tag_of_run ON run_tag(run)""",
     # would make each append write to every index of the run: listings in those orders read all rows, and sort few.
     3: """CREATE INDEX run_of_agent ON run(agent, id) WHERE agent <> '';
 CREATE INDEX run_that_waits ON run(id) WHERE waiting <> ''""",
+    4: "ALTER TABLE run ADD COLUMN currency text NOT NULL DEFAULT ''",
 }
 """Version -> the statements that make its tables from those of the version before. New tables are made by them too, so
 that upgraded ones are the same."""

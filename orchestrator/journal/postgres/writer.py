@@ -63,9 +63,9 @@ BLOBS: Final = 0x46534D62
 
 CREATE: Final = """WITH made AS (
     INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, agent, agent_version, tags,
-        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder, tokens, cost,
+        currency, epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder, tokens, cost,
         child_tokens, child_cost)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s,
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s,
         %s::bigint, %s::bigint, %s::bigint, %s::bigint)
     ON CONFLICT (run_id) DO NOTHING RETURNING id),
 tagged AS (

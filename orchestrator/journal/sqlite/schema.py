@@ -3,10 +3,10 @@
 The pragmas of a connection are set, read back, and refused if they did not take effect.
 
 A record's key is its run's number and its own in one integer, so that the records of a run are neighbours in one tree
-and an append touches two pages. A run's row has six checksums, because SQLite pages have none: `fixed_sum` over the
-columns that no step changes, `sum` over the position of the run, `state_sum`, `usage_sum` and `child_sum` over what a
-listing shows of it, `requests_sum` over the number of posted requests. An append writes each group that it changes, and
-reads none.
+and an append touches two pages. A run's row has six checksums, because SQLite pages have none: `identity_sum` over
+the columns that no step changes, `sum` over the position of the run, `state_sum`, `usage_sum` and `child_sum` over
+what a listing shows of it, `requests_sum` over the number of posted requests. An append writes each group that it
+changes, and reads none.
 `owner` and `holder` are outside: they only name who is alive.
 
 A group of columns that has only its defaults adds nothing to a checksum: so the row of an earlier version, which lacks
@@ -41,7 +41,7 @@ from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.place import sync_folder
 from orchestrator.kernel.journal import RunHead
 
-VERSION = 2
+VERSION = 3
 """Version of the tables, in `user_version`."""
 APPLICATION = 0x46534D6F
 """`FSMo`, in `application_id`: identifies a journal, also for file(1)."""
@@ -91,6 +91,11 @@ UPGRADES = {
         """CREATE TABLE run_tag(name TEXT, value TEXT, run INTEGER, PRIMARY KEY(name, value, run))
         STRICT, WITHOUT ROWID""",
     ),
+    3: (
+        # An earlier version computes the sum without the currency, so its statements that write the sum must fail.
+        "ALTER TABLE run RENAME COLUMN fixed_sum TO identity_sum",
+        "ALTER TABLE run ADD COLUMN currency TEXT NOT NULL DEFAULT ''",
+    ),
 }
 """Version -> the statements that make its tables from those of the version before. A new file runs them too, so that
 an upgraded file has the same tables."""
@@ -115,9 +120,13 @@ SHOWN = {
     1: (
         """CREATE TEMP VIEW run AS SELECT *, head AS last_hash, '' AS agent, '' AS agent_version, '{}' AS tags,
         '' AS outcome, '' AS waiting, '' AS state, NULL AS state_since, NULL AS state_sum,
-        NULL AS tokens, NULL AS cost, NULL AS usage_sum, 0 AS child_tokens, NULL AS child_cost, NULL AS child_sum
-        FROM main.run""",
+        NULL AS tokens, NULL AS cost, NULL AS usage_sum, 0 AS child_tokens, NULL AS child_cost, NULL AS child_sum,
+        fixed_sum AS identity_sum, '' AS currency FROM main.run""",
         "CREATE TEMP TABLE run_tag(name TEXT, value TEXT, run INTEGER)",
+        "CREATE TEMP TABLE news(position INTEGER, run INTEGER)",
+    ),
+    2: (
+        "CREATE TEMP VIEW run AS SELECT *, fixed_sum AS identity_sum, '' AS currency FROM main.run",
         "CREATE TEMP TABLE news(position INTEGER, run INTEGER)",
     ),
 }
@@ -481,9 +490,14 @@ class Values(NamedTuple):
     waiting: str = ""
 
 
-def fixed_sum(values: Fixed) -> int:
+def identity_sum(values: Fixed) -> int:
     """Return the checksum of the values that no step changes."""
-    return checksum(*(values[:6] if values[6:] == ("", "", "{}") else values))
+    known = values[:_SINCE_3] if values.currency == "" else values
+    return checksum(*(known[:_SINCE_2] if known[_SINCE_2:] == ("", "", "{}") else known))
+
+
+_SINCE_2, _SINCE_3 = Fixed._fields.index("agent"), Fixed._fields.index("currency")
+"""The first value that version 2, or 3, has added."""
 
 
 def usage_columns(run_id: str, change: HeadChange) -> tuple[int | None, ...]:
@@ -511,7 +525,8 @@ class RunRow(NamedTuple):
     agent: str
     agent_version: str
     tags: str
-    fixed_sum: int
+    currency: str
+    identity_sum: int
     epoch: int
     seq: int
     last_hash: str
@@ -551,7 +566,7 @@ class RunRow(NamedTuple):
         state, usage = (self.state, self.state_since), (self.tokens, self.cost)
         children = (self.child_tokens, self.child_cost)
         return (
-            fixed_sum(Fixed._make(self[1:_FIXED_SUM])) == self.fixed_sum
+            identity_sum(Fixed._make(self[1:_IDENTITY_SUM])) == self.identity_sum
             and position_sum(self.values()) == self.sum
             and self.state_sum == (None if state == ("", None) else checksum(self.run_id, *state))
             and self.usage_sum == (None if usage == (None, None) else checksum(self.run_id, *usage))
@@ -590,11 +605,12 @@ class RunRow(NamedTuple):
             waiting=self.waiting,
             tokens=tokens,
             cost_micros=cost,
+            currency=self.currency,
         )
 
 
 COLUMNS = ", ".join(f"run.{name}" for name in RunRow._fields)
-_FIXED_SUM = RunRow._fields.index("fixed_sum")
+_IDENTITY_SUM = RunRow._fields.index("identity_sum")
 _EPOCH = RunRow._fields.index("epoch")
 _LAST_HASH = RunRow._fields.index("last_hash")
 

@@ -156,8 +156,10 @@ def upgrade_file(db: apsw.Connection, *, path: Path, busy: float) -> None:
                     f"{schema.VERSION}"
                 )
             _back_up(db, path, busy)
+            found = _version(db)
             schema.make_present(db, schema.JOURNAL)
-            _fill_heads(db)
+            if found < _HEADS_SINCE:
+                _fill_heads(db)
             cursor.execute("COMMIT")
     db.set_busy_timeout(int(busy * 1000))
 
@@ -247,4 +249,11 @@ def _content(db: apsw.Connection) -> list[tuple[object, ...]]:
         "SELECT name FROM sqlite_schema WHERE type='table' AND name<>'mark' ORDER BY name"
     ).fetchall()
     counts = [(name, db.execute(f"SELECT count(*) FROM {name}").get) for (name,) in names]  # noqa: S608
-    return [*counts, *db.execute("SELECT id, fixed_sum, sum, requests_sum FROM run ORDER BY id")]
+    identity = "fixed_sum" if _version(db) < _RENAMED else "identity_sum"
+    return [*counts, *db.execute(f"SELECT id, {identity}, sum, requests_sum FROM run ORDER BY id")]  # noqa: S608
+
+
+_HEADS_SINCE = 2
+"""The first version with the heads of runs."""
+_RENAMED = 3
+"""The first version with this name of the checksum."""

@@ -46,7 +46,7 @@ from orchestrator.journal.sqlite.schema import (
     RunRow,
     Values,
     checksum,
-    fixed_sum,
+    identity_sum,
     known,
     position_sum,
     row_of,
@@ -286,10 +286,10 @@ def _attempt(job: WriterJob[Transaction, Any], transaction: Transaction) -> Outc
 Now = Callable[[], float]
 
 INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
-    agent, agent_version, tags, fixed_sum,
+    agent, agent_version, tags, currency, identity_sum,
     epoch, seq, last_hash, progress, status, reason, updated_at, sum, requests, requests_sum,
     owner, holder, tokens, cost, usage_sum, child_tokens, child_cost, child_sum)
-    VALUES (?,?,?,?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?,?,?,?,?,?,?) RETURNING id"""
+    VALUES (?,?,?,?,?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?,?,?,?,?,?,?) RETURNING id"""
 CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
 # The fence: a writer that did not make the last claim, or does not know the last record, updates no row.
 _GROUPS = (
@@ -310,7 +310,7 @@ APPEND = {changed: _append(changed) for changed in product((False, True), repeat
 _REMOVAL = 64 << 10
 """Bytes that the removal of a run writes beside the pages of its records."""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
-IDENTITY = "UPDATE run SET fingerprint=?, agent=?, agent_version=?, fixed_sum=? WHERE run_id=?"
+IDENTITY = "UPDATE run SET fingerprint=?, agent=?, agent_version=?, identity_sum=? WHERE run_id=?"
 CANCELLED = "SELECT 1 FROM request WHERE run=? AND kind='cancel' LIMIT 1"
 PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
@@ -337,7 +337,7 @@ class SqliteCreate:
         stands = (bytes.fromhex(head), OPEN, now, total, checksum(self.run_id, 0))
         change = head_change([("created", body)])
         usage = usage_columns(self.run_id, change)
-        row = (*fixed, fixed_sum(fixed), *stands, self.owner, self.presence.begin(), *usage)
+        row = (*fixed, identity_sum(fixed), *stands, self.owner, self.presence.begin(), *usage)
         number = tx.cursor.execute(INSERT_RUN, row).get
         for tag in (body.get("tags") or {}).items():
             tx.cursor.execute("INSERT INTO run_tag VALUES (?,?,?)", (*tag, number))
@@ -424,7 +424,13 @@ class SqliteAppend:
             changed = was._replace(
                 **{name: value for name, value in identity._asdict().items() if value is not None}
             )
-            values = (changed.fingerprint, changed.agent, changed.agent_version, fixed_sum(changed), run_id)
+            values = (
+                changed.fingerprint,
+                changed.agent,
+                changed.agent_version,
+                identity_sum(changed),
+                run_id,
+            )
             tx.cursor.execute(IDENTITY, values)
         tx.insert((number << SHIFT | seq, epoch, self._kinds, self._body, stored_hash))
         if self._blobs:

@@ -11,6 +11,7 @@ It ends at a restart that only one of the policies has: a model that starts agai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -400,14 +401,15 @@ class Saving:
 
     requests: int = 0
     tokens: int = 0
-    cost_micros: int = 0
+    costs: Mapping[str, int] = field(default_factory=dict)
+    """Currency ("" is an unknown one) -> cost in millionths of it."""
     seconds: float = 0.0
 
     def __add__(self, other: Saving) -> Saving:
         return Saving(
             self.requests + other.requests,
             self.tokens + other.tokens,
-            self.cost_micros + other.cost_micros,
+            Counter(self.costs) + Counter(other.costs),
             self.seconds + other.seconds,
         )
 
@@ -653,11 +655,12 @@ def _stop(
 
 def _saving(trace: RunTrace, point: Point) -> Saving:
     used, total = point.usage, trace.usage
+    cost = max(0, (total.cost_micros or 0) - (used.cost_micros or 0))
     tokens = total.input_tokens + total.output_tokens - used.input_tokens - used.output_tokens
     return Saving(
         max(0, trace.requests - point.iteration),
         max(0, tokens),
-        max(0, (total.cost_micros or 0) - (used.cost_micros or 0)),
+        {trace.currency: cost} if cost else {},
         max(0.0, trace.seconds - (point.seconds if point.kind == "turn" else point.t)),
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.drawing.plot import PlotAxis, PlotSeries, bars_svg, plot_svg
 from orchestrator.runtime.backtest.comparison import Effect, RunComparison, Saving
-from orchestrator_guards.money import in_currency
+from orchestrator_guards.money import amounts, in_currency
 
 
 @dataclass(slots=True)
@@ -28,13 +28,13 @@ class StopCount:
         self.saved += saved
 
     def as_json(self) -> dict[str, Any]:
-        """Return the numbers as plain data; the cost is in the currency of the price table."""
+        """Return the numbers as plain data; costs are in each currency, which is `unknown` if no record names it."""
         saved = self.saved
         return {
             "runs": self.runs,
             "requests": saved.requests,
             "tokens": saved.tokens,
-            "cost": in_currency(saved.cost_micros),
+            "costs": {name or "unknown": in_currency(micros) for name, micros in sorted(saved.costs.items())},
             "seconds": round(saved.seconds, 3),
         }
 
@@ -209,7 +209,7 @@ SWEEP_COLUMNS: Final[Mapping[str, Callable[[Report], object]]] = {
     "assumed_harm": lambda report: report.assumed["harm"].runs,
     "open_end": lambda report: report.open_end,
     "tokens": lambda report: report.stops["benefit"].saved.tokens,
-    "cost": lambda report: in_currency(report.stops["benefit"].saved.cost_micros),
+    "cost": lambda report: amounts(report.stops["benefit"].saved.costs),
 }
 """Column of a sweep -> its value. Tokens and cost are those that the runs of `benefit` save."""
 

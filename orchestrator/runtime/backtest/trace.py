@@ -120,6 +120,8 @@ class RunTrace:
     seconds: float = 0.0
     problem: str = ""
     """Why the run cannot be evaluated; "" if it can."""
+    currency: str = ""
+    """Currency of its cost; "" if its records name none."""
     digests: bool = False
     """Whether digests replace the names of tools."""
 
@@ -131,6 +133,7 @@ class RunTrace:
             **plain,
             "requests": self.requests,
             "usage": asdict(self.usage),
+            "currency": self.currency,
             "seconds": self.seconds,
             "problem": self.problem,
             "points": [_point_json(one) for one in self.points],
@@ -151,6 +154,7 @@ class RunTrace:
                 points=points,
                 requests=int(data["requests"]),
                 usage=Usage.of(data["usage"]),
+                currency=str(data.get("currency", "")),  # earlier versions wrote none
                 seconds=float(data["seconds"]),
                 digests=True,
             )
@@ -320,6 +324,7 @@ class _TraceReader:
     def _read_created(self, record: Record) -> None:
         body, trace = record.body, self.trace
         trace.graph, trace.agent = str(body.get("graph", "")), str(body.get("agent") or "")
+        trace.currency = str(body.get("currency") or "")
         self._is_child = bool(body.get("parent_run_id"))
         if trace.graph != LLM_LOOP.name:
             trace.problem = f"it is a run of graph {trace.graph!r}, not of {LLM_LOOP.name}"

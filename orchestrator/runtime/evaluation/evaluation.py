@@ -532,6 +532,7 @@ class _Evaluation:
                 requests=run.requests,
                 tokens=usage.input_tokens + usage.output_tokens,
                 cost_micros=None if usage.cost_micros is None else usage.cost_for_limits,
+                currency=str(records[0].body.get("currency") or ""),
                 seconds=run.seconds,
             ),
         )
@@ -553,7 +554,10 @@ class _Evaluation:
         used = CaseUsage.sum(self._used.values())
         budget, seconds = self.budget, self.clock.monotonic() - self._began
         if budget.cost and used.requests and used.cost is None:
-            return "the cost of the runs is not known, so the budget cannot be kept: give the agent prices"
+            return (
+                "the cost of the runs is not known, or is in several currencies, so the budget cannot be kept: give "
+                "the agent prices in one currency"
+            )
         if budget.cost and (used.cost or 0) >= budget.cost:
             return f"the cost budget of {budget.cost:g} is used up ({used.cost:g})"
         if budget.tokens and used.tokens >= budget.tokens:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from orchestrator.errors import ConfigError
 from orchestrator.runtime.evaluation.check import CaseCheck
 from orchestrator.telemetry.escape import escape
-from orchestrator_guards.money import in_currency
+from orchestrator_guards.money import amount, in_currency
 
 FORMAT: Final = "orchestrator-evaluation/1"
 
@@ -26,7 +26,10 @@ class CaseUsage:
     tokens: int = 0
     """Input and output tokens, with child runs and estimates."""
     cost_micros: int | None = None
-    """In millionths of the currency, with the maximum of interrupted requests; None if no price is known."""
+    """In millionths of the currency, with the maximum of interrupted requests; None if no price is known, or if the
+    costs of several runs are in several currencies, which are never summed."""
+    currency: str = ""
+    """Currency of the cost; empty if the records of the runs name none."""
     seconds: float = 0.0
     """Time of the runs, without waiting for people."""
 
@@ -37,13 +40,16 @@ class CaseUsage:
 
     @classmethod
     def sum(cls, used: Iterable[CaseUsage]) -> CaseUsage:
-        """Return the sum. A cost is known if that of one run is."""
+        """Return the sum. A cost is known if that of one run is, and all that are known have one currency."""
         each = list(used)
-        costs = [one.cost_micros for one in each if one.cost_micros is not None]
+        priced = [one for one in each if one.cost_micros is not None]
+        currencies = {one.currency for one in priced}
+        costs = [one.cost_micros or 0 for one in priced] if len(currencies) == 1 else []
         return cls(
             requests=sum(one.requests for one in each),
             tokens=sum(one.tokens for one in each),
             cost_micros=sum(costs) if costs else None,
+            currency=currencies.pop() if costs else "",
             seconds=sum(one.seconds for one in each),
         )
 
@@ -255,6 +261,8 @@ class EvaluationChanges:
         both = [name for name in new if name in old]
         first, second = (_averages([side[name] for name in both]) for side in (old, new))
         cost = None if first["cost"] is None or second["cost"] is None else second["cost"] - first["cost"]
+        if before.usage.currency != now.usage.currency:
+            cost = None
         return cls(
             evaluation_id=before.evaluation_id,
             newly_failing=tuple(one for one in both if _passes(old[one]) and not _passes(new[one])),
@@ -320,7 +328,7 @@ def _add_result(suite: Element, report: EvaluationReport, result: CaseResult) ->
             "outcome": result.outcome,
             "requests": str(usage.requests),
             "tokens": str(usage.tokens),
-            "cost": "" if usage.cost is None else f"{usage.cost:g}",
+            "cost": "" if usage.cost_micros is None else amount(usage.cost_micros, usage.currency),
         },
     )
     if result.status == "passed":

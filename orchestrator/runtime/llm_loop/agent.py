@@ -79,7 +79,11 @@ from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.admission import definition_of, refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.answer import V, as_validator
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
-from orchestrator_callbacks.llm_loop.request_usage import lost_answer_usage, refuse_unpriced
+from orchestrator_callbacks.llm_loop.request_usage import (
+    lost_answer_usage,
+    refuse_two_currencies,
+    refuse_unpriced,
+)
 from orchestrator_guards import Guardrail, Verdict
 
 if TYPE_CHECKING:
@@ -292,6 +296,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         if handoffs is not None:
             self._join(handoffs)
         refuse_unpriced(self._limits, agent_tool.prices(self))
+        refuse_two_currencies(agent_tool.prices(self))
         refuse_unknown_tools(self._limits, self._deps.tools)
 
     def _join(self, handoffs: Iterable[HandoffSource[Any]]) -> None:
@@ -319,7 +324,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     def _serve(self, runtime: Runtime, machine: Machine, data: Mapping[str, Any], **options: Any) -> None:
         """Make the service of its runs; options as for RunService."""
         self._deps.stored_result = StoredResults(runtime.journal).read
-        self._service = RunService(self, self._kind(machine), runtime, data, **options)
+        self._service = RunService(
+            self, self._kind(machine), runtime, data, reporting=(self._deps.llm,), **options
+        )
 
     def _kind(self, machine: Machine) -> RunKind[Result[OutputT]]:
         """Return what its runs are to the service."""
@@ -592,6 +599,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
                 given.get("name", data.get("agent")), given.get("version", data.get("agent_version"))
             )
             data = named | {key: value for key, value in data.items() if key == "definition"}
+        data.pop("currency", None)  # its price and its model name it
         found._limits = given.get("limits", self._limits) or Limits()
         found._instructions = given.get("instructions", self._instructions)
         found._members = {}
@@ -623,9 +631,11 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             found._deps = replace(own, **common)
         if "definition" in data:
             data["definition"] = definition_of(found._deps.tools.offers)
-        found._service = self._service.varied(found, found._kind(self._service.machine), data)
+        reporting = (found._deps.llm,)
+        found._service = self._service.varied(found, found._kind(self._service.machine), data, reporting)
         found.hosting = found._make_hosting()
         refuse_unpriced(found._limits, agent_tool.prices(found))
+        refuse_two_currencies(agent_tool.prices(found))
         refuse_unknown_tools(found._limits, found._deps.tools)
         return found
 

@@ -491,6 +491,9 @@ class CodingAgent:
         await Ralph(coder, coder, CodingAgent("codex")).run("Add a health check")
     """
 
+    currency: Final = "USD"
+    """Currency of the costs that the programs report."""
+
     def __init__(
         self,
         agent: str | CodingPreset,

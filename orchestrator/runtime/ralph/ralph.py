@@ -298,6 +298,7 @@ class Ralph(Facade[RalphResult]):
             agent_data(name, version),
             live=live,
             watching=(ralph_log.SessionLog(live.find),),
+            reporting=(planner, questioner, executor, reviewer, checker),
         )
         given = dict(zip(Role, (planner, questioner, executor, reviewer, checker), strict=True))
         self._agents: Mapping[Role, AgentPort] = {

@@ -102,6 +102,8 @@ class ComparedRun:
     """Active seconds."""
     usage: Usage
     """As the limits count it."""
+    currency: str
+    """Currency of its cost; "" if its records name none."""
     states: Mapping[str, float]
     """State -> seconds."""
     tools: Mapping[str, int]
@@ -118,6 +120,8 @@ class ComparedNumber(NamedTuple):
     first: float | None
     """None if it is unknown, or the run was never in this state."""
     second: float | None
+    currencies: tuple[str, str] = ("", "")
+    """Currencies of two costs; "" if the records of the run name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,8 @@ class RunPair:
         yield ComparedNumber("transitions", "count", len(one.transitions), len(other.transitions))
         yield ComparedNumber("input tokens", "count", one.usage.input_tokens, other.usage.input_tokens)
         yield ComparedNumber("output tokens", "count", one.usage.output_tokens, other.usage.output_tokens)
-        yield ComparedNumber("cost", "cost", one.usage.cost, other.usage.cost)
+        currencies = one.currency, other.currency
+        yield ComparedNumber("cost", "cost", one.usage.cost, other.usage.cost, currencies)
         yield ComparedNumber("time", "seconds", one.seconds, other.seconds)
         for state in dict.fromkeys([*one.states, *other.states]):
             yield ComparedNumber(f"in {state}", "seconds", one.states.get(state), other.states.get(state))
@@ -215,6 +220,7 @@ def _compared(head: RunHead, records: Sequence[Record]) -> ComparedRun:
         turns=story.turn,
         seconds=story.elapsed,
         usage=story.total,
+        currency=head.currency,
         states={state: stats.total for state, stats in story.states().items()},
         tools=Counter(call.tool for call in story.calls.values()),
         output=recorded_result(story, records).output if ended else None,

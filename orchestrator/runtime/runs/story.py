@@ -249,6 +249,11 @@ class Story(StoredRun):
         return max(self._retries, int((self.context.get("spent") or {}).get("retries") or 0))
 
     @property
+    def currency(self) -> str:
+        """Currency of its costs; "" if its records name none, as those of earlier versions."""
+        return str(self.created.get("currency") or "")
+
+    @property
     def estimated(self) -> Usage:
         """The estimated charge for answers of the run that were lost or interrupted."""
         used, told = Usage.of((self.context.get("spent") or self.context).get("usage") or {}), self.usage

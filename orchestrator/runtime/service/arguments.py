@@ -399,7 +399,7 @@ OF_RUN: Final = ("run_id", "if_exists", "conversation_id", "limits", "deadline")
 """Arguments of a run of each machine."""
 OPTIONS: Final = "options"
 """What a run has in place of its agent's: see `runtime.llm_loop.run_options`."""
-KEYS: Final = ("agent", "agent_version", *SHARED, OPTIONS)
+KEYS: Final = ("agent", "agent_version", "currency", *SHARED, OPTIONS)
 """Members of the `created` record that a host gives."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.:+-]{{0,{LONGEST_NAME - 1}}}")

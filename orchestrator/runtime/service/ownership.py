@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary, ref
 from orchestrator.errors import ConfigError, JournalError, OtherAgent
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.llm.port import UNKNOWN_CURRENCY
 from orchestrator.tools.spec import SERVER
 
 _SHOWN: Final = 5
@@ -42,6 +43,8 @@ class AgentIdentity(NamedTuple):
     version: str = ""
     definition: Mapping[str, str] | None = None
     """Tools, name -> digest; None if the runs of the agent do not store them."""
+    currency: str | None = None
+    """Currency of its costs; None if it has no prices, UNKNOWN_CURRENCY if they do not name it."""
 
     @property
     def described(self) -> str:
@@ -57,6 +60,20 @@ class AgentIdentity(NamedTuple):
         if self.version != version:
             return ""
         return difference(definition, self.definition)
+
+    def other_currency(self, run_id: str, currency: str) -> str:
+        """Return a sentence if the costs of this agent cannot be added to those of a run; "" if they can.
+
+        `currency` is that of the run; "" if its records name none.
+        """
+        if not currency or self.currency in {None, currency}:
+            return ""
+        here = "a currency without a name" if self.currency == UNKNOWN_CURRENCY else self.currency
+        return (
+            f"run {run_id!r} counts its cost in {currency}, and the prices of {self.described} are in {here}: costs in "
+            f"two currencies are never summed, so give it prices in {currency}, "
+            f"price_table(..., currency={currency!r})"
+        )
 
     def taking(self, stored: StoredRun, from_agent: str | None) -> dict[str, Any]:
         """Return what a `resumed` record says about this agent, if another agent or version drove the run before."""

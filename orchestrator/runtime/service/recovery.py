@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from orchestrator.errors import (
+    ConfigError,
     Corrupt,
     GraphError,
     OtherAgent,
@@ -208,6 +209,7 @@ class Recovery:
         Raises:
             Held: Another owner lives.
             OtherAgent: The run belongs to another agent.
+            ConfigError: Its cost is in another currency than the prices of this agent.
             OtherGraph: The run has another version of the graph and there is no migration.
             GraphError: A change left an invalid table.
             Suspended: The run is poison.
@@ -257,6 +259,8 @@ class Recovery:
             raise OtherDefinition(head.run_id, self.identity, changes)
         if missing := self._lacks_agent(stored):
             raise OtherAgent(head.run_id, missing, self.identity.name)
+        if other := self.identity.other_currency(head.run_id, head.currency):
+            raise ConfigError(other)
         return stored, records
 
     async def open_runs(self) -> list[OpenRun]:
@@ -351,7 +355,8 @@ class Recovery:
             self._graph  # noqa: B018 - reading it lints the table
         except GraphError as error:
             return f"waits until the table of its graph is valid again: {error.problems[0]}"
-        return None
+        other = self.identity.other_currency(head.run_id, head.currency)
+        return f"nothing here: {other}" if other else None
 
     def _other_tools(self, stored: StoredRun) -> str:
         """Return how the tools of this agent differ from those of another agent of its name and version; "" if not.

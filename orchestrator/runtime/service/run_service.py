@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from orchestrator.errors import (
+    ConfigError,
     Corrupt,
     DeadlineExceeded,
     Held,
@@ -36,7 +37,7 @@ from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
-from orchestrator.llm.port import currency_of
+from orchestrator.llm.port import UNKNOWN_CURRENCY, common_currency
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.child_run import RunScope
 from orchestrator.runtime.service.evicted_runs import EvictedRun, RunEvicted
@@ -127,6 +128,16 @@ class RunKind(Generic[R]):
     """Description of the cause that a parked run waits for; a person by default."""
 
 
+def _with_currency(
+    runtime: Runtime, data: Mapping[str, Any], reporting: Iterable[object]
+) -> tuple[str | None, Mapping[str, Any]]:
+    """Return the currency of the costs of an agent, and the data of its runs, which record it."""
+    currency = common_currency((runtime.price,), reporting) or data.get("currency")
+    if currency is None or currency == UNKNOWN_CURRENCY:
+        return currency, {name: value for name, value in data.items() if name != "currency"}
+    return currency, {**data, "currency": currency}
+
+
 class RunService(Generic[R]):
     """Starts, drives, resumes and controls the runs of one agent; R is the type of their results.
 
@@ -142,9 +153,10 @@ class RunService(Generic[R]):
         control: Delivers the requests to them.
         watching: Further observers of the runs.
         owner: Owner of the runs in the journal.
+        reporting: Models and programs that report the cost of an answer.
 
     Raises:
-        ConfigError: Another agent of this name has other tools.
+        ConfigError: Another agent of this name has other tools, or costs would be in two currencies.
     """
 
     def __init__(
@@ -160,8 +172,10 @@ class RunService(Generic[R]):
         control: RunController | None = None,
         watching: Iterable[Observer] = (),
         owner: str | None = None,
+        reporting: Iterable[object] = (),
     ) -> None:
-        self.agent, self.kind, self.runtime, self.data = agent, kind, runtime, data
+        self.agent, self.kind, self.runtime = agent, kind, runtime
+        self.currency, self.data = _with_currency(runtime, data, reporting)
         self.machine, self.journal, self.clock = kind.machine, runtime.journal, runtime.clock
         self.live = RunRegistry() if live is None else live
         self.control = control or RunController(self.live, self.journal, self.clock, find_tool)
@@ -171,7 +185,7 @@ class RunService(Generic[R]):
         self.unattended = set[str]()
         """Ids of the runs whose callers wait for the result and get no question."""
         if local is not None:
-            self.data = {**data, "definition": local.tools}
+            self.data = {**self.data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
         kind.declare(self)
         self.driver = Driver(
@@ -190,10 +204,13 @@ class RunService(Generic[R]):
         self.shares_journal = runtime.own_journal is None
         """Whether other agents may use its journal."""
 
-    def varied(self, agent: object, kind: RunKind[R], data: Mapping[str, Any]) -> Self:
+    def varied(
+        self, agent: object, kind: RunKind[R], data: Mapping[str, Any], reporting: Iterable[object] = ()
+    ) -> Self:
         """Return the service of a variant of the agent, with the same live runs, journal and observers."""
         found = copy.copy(self)
-        found.agent, found.kind, found.data = agent, kind, data
+        found.agent, found.kind = agent, kind
+        found.currency, found.data = _with_currency(self.runtime, data, reporting)
         found.driver = self.driver.copy()
         found.recovery = _recovery_of(found)
         found.shares_journal = False  # it belongs to its agent
@@ -209,6 +226,7 @@ class RunService(Generic[R]):
             str(data.get("agent", "")),
             str(data.get("agent_version", "")),
             data.get("definition"),
+            self.currency,
         )
 
     def announce(
@@ -237,7 +255,7 @@ class RunService(Generic[R]):
                     version=self.identity.version,
                     budgets=budgets,
                     handoffs=handoffs,
-                    currency=None if self.runtime.price is None else currency_of(self.runtime.price),
+                    currency=self.currency,
                     **about,
                 )
             elif tell is not None:
@@ -352,8 +370,10 @@ class RunService(Generic[R]):
         """Start or resume a child run and drive it to its end; for an ended one the result is only read.
 
         `make` returns a new run; `adopt` gets the run before it is driven. Raises RunExists if `run_id` is not a
-        child of `parent`.
+        child of `parent`, ConfigError if its cost would be in another currency than that of `parent`.
         """
+        if other := self.identity.other_currency(parent.run_id, str((parent.data or {}).get("currency", ""))):
+            raise ConfigError(other)
         path: Iterable[Transition] = ()
         try:
             head = await self.journal.head(run_id)
