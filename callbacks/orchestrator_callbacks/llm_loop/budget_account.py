@@ -205,6 +205,8 @@ class BudgetAccount(PayingAccount):
     """Child run -> usage counted for it after a crash, until it is resumed."""
     ancestors: tuple[BudgetAccount, ...] = field(init=False)
     """Accounts of all runs above, the nearest first."""
+    children: dict[str, Any] = field(init=False, default_factory=dict)
+    """Id -> result of each child run that a tool of this run started and that has ended here."""
     flying: list[Usage] = field(init=False, default_factory=list)
     """Reservations for requests in flight below this run."""
     queue: ReservationQueue = field(init=False)

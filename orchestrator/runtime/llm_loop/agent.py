@@ -339,6 +339,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             ending=ending,
             summary=summary,
             result=result_of,
+            complete=partial(agent_tool.with_stored_children, self),
             restore=self._restore,
             update=self._update,
             check_limits=self._check_limits,
@@ -672,8 +673,8 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         Args:
             name: Name of the tool.
             description: Description of the tool for the model.
-            output: A pure function from this agent's output, a value of its output type, to the result that the
-                other model reads. By default it reads text as it is, and any other value as JSON.
+            output: A pure function from this agent's output, a value of its output type, to the result of the tool.
+                By default the output is the result: the other model reads text as it is, any other value as JSON.
             options: As for `agent_tool`.
         """
         return agent_tool.agent_tool(self, name, description, output=output, **options)

@@ -26,10 +26,11 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, OUTPUT_LIMITS, Response, Usage, output_limit
 from orchestrator.llm.port import check_params
+from orchestrator.llm.structured_output import UnusableAnswer
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator.runtime.branches.tree_usage import usage_of_children
-from orchestrator.runtime.llm_loop.result import ANSWERED, Result
+from orchestrator.runtime.llm_loop.result import ANSWERED, Result, as_child, in_call_order, stopped
 from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, Prompt, RunSettings
 from orchestrator.runtime.llm_loop.run_record import may_have_sent_request
 from orchestrator.runtime.service.arguments import OPTIONS, SHARED, stored_data
@@ -103,7 +104,8 @@ def agent_tool(
         max_depth: Maximum depth of agents that call each other. An agent that has taken over a conversation is as deep
             as the one that handed it over.
         output: A pure function from the output of a completed child run, a value of its output type, to the result
-            that the model reads. By default the model reads text as it is, and any other value as JSON.
+            of the tool. By default the output is the result. The model reads text as it is, and any other value as
+            JSON; code that calls the tool gets the value.
         options: Options of `tool`, see `ToolOptions`.
 
     Raises:
@@ -169,12 +171,14 @@ class AgentTool:
             raise RunError(
                 f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
             )
-        call = ChildCall(context.idempotency_key, parent)
+        call = ChildCall(context.idempotency_key, parent, is_listed=True)
         child = member(parent.agent, self.child)
         result = await call.result(child, task, partial(self.limits_of, lender))
-        if self._output is not None and result.outcome is Outcome.COMPLETED:
+        if result.outcome is not Outcome.COMPLETED:
+            raise _stopped(result) from result.error
+        if self._output is not None:
             return self._output(result.output)
-        return _answer(result)
+        return "" if result.output is None else result.output
 
 
 def _account(run: LoopRun) -> BudgetAccount:
@@ -183,10 +187,14 @@ def _account(run: LoopRun) -> BudgetAccount:
 
 
 class ChildCall:
-    """A call of a tool that is a child run of the run `parent`, before and during the child run."""
+    """A call of a tool that is a child run of the run `parent`, before and during the child run.
 
-    def __init__(self, run_id: str, parent: RunScope) -> None:
+    A listed one is among the `children` of the parent's result; of another one its own children are.
+    """
+
+    def __init__(self, run_id: str, parent: RunScope, *, is_listed: bool = False) -> None:
         self.run_id = run_id
+        self._is_listed = is_listed
         self.lender = _account(parent.run)
         self._parent = parent
         self._guard = ChildRunGuard(parent.run.run_id)
@@ -209,6 +217,8 @@ class ChildCall:
         result = await drive
         if not self._adopted:  # it had ended before the parent run was resumed
             self.lender.found(self.run_id, result.usage)
+        listed = (as_child(result),) if self._is_listed else result.children
+        self.lender.children |= {one.run_id: one for one in listed}
         return result
 
     def _adopt(self, run: LoopRun) -> None:
@@ -308,24 +318,57 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
     return await driver._service.drive_child(parent, run_id, make, adopt)
 
 
-def _answer(result: Result) -> str:
-    """Return the output as text. Raises RunStopped, for the model to read, if the run did not complete.
+def _stopped(result: Result) -> RunStopped:
+    """Return the exception for a child run that did not complete: its end, its usage, and what it has said."""
+    used, why = result.usage, stopped(result)
+    text = f"{why}; it used {used.input_tokens:,} input and {used.output_tokens:,} output tokens"
+    if used.estimated_input_tokens or used.estimated_output_tokens:
+        estimated = used.estimated_input_tokens, used.estimated_output_tokens
+        text += ", of which {:,} and {:,} are estimated".format(*estimated)
+    if result.output is not None:
+        text += f"; its incomplete output: {output_text(result.output)}"
+    return type(why)(text, result)
 
-    Raises ResultUnreadable if it did, and its output has no text form.
-    """
-    if result.outcome is Outcome.COMPLETED:
-        return "" if result.output is None else output_text(result.output)
-    said = result.output
+
+# ---- stored child runs ----
+
+
+def child_of(agent: Agent | None, tool: str) -> Agent | None:
+    """Return the agent that a tool of an agent runs; None if it is unknown."""
+    spec = None if agent is None else agent._deps.tools.find(tool)
+    return spec.call.child if spec is not None and isinstance(spec.call, AgentTool) else None
+
+
+def segment_owner(agent: Agent | None, name: str) -> Agent | None:
+    """Return the agent of a team that drives the segments of a member; None if it is unknown."""
+    if agent is None or agent._team is None or name not in agent._team.members:
+        return None
+    found = agent._team.members[name]
+    return found if found._team is None else found._team.loop
+
+
+def output_value(agent: Agent | None, output: Any) -> Any:
+    """Return the value of a stored output, of the type that the agent has; the output if it has none."""
+    spec = None if agent is None else agent._deps.output
+    if spec is None or output is None:
+        return output
     try:
-        result.raise_for_outcome()
-    except RunStopped as stopped:
-        if not said:
-            raise
-        raise type(stopped)(f"{stopped}; the last it said: {output_text(said)}", result) from stopped
-    raise AssertionError("unreachable")
+        return spec.read(output)
+    except UnusableAnswer:  # a validator changed it to a value of another type
+        return output
 
 
-# ---- after a crash ----
+async def with_stored_children(agent: Agent, run: AgentRun, result: Result) -> Result:
+    """Add the child runs that ended before a run was restored to its result."""
+    if run.ctx.spent.below is None:
+        return result
+    from orchestrator.runtime.runs.result import recorded_children
+
+    journal = agent._service.journal
+    stored, _ = await agent._service.recovery.read(run.run_id)
+    children = {one.run_id: one for one in await recorded_children(journal, stored, agent)}
+    children |= {one.run_id: one for one in result.children}
+    return replace(result, children=in_call_order(children.values()))
 
 
 async def open_root(journal: Journal, head: RunHead) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
@@ -27,7 +28,7 @@ from orchestrator.llm.message import FinishReason, Message, Response, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, refusal
 from orchestrator.runtime.service.waiting_run import EndedResult
 from orchestrator_callbacks.llm_loop import memory
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import AgentRun, LoopRun
 from orchestrator_guards import Verdict
 
 if TYPE_CHECKING:
@@ -169,6 +170,12 @@ class Result(EndedResult, Generic[OutputT_co]):
     """Name of the agent that had the conversation at the end; empty if it has none."""
     handoffs: tuple[HandoffRecord, ...] = field(default=(), repr=False)
     """The handoffs of the run, in order."""
+    children: tuple[Result[Any], ...] = field(default=(), repr=False)
+    """The ended runs of agents that its tools started, in the order of the calls, without messages and transitions.
+
+    `output` is a value of the `output_type` of the child's agent, and JSON data in the results of `Runs`. A run of a
+    team has the children of all its agents. `runs.result(child.run_id)` reads the whole result of one.
+    """
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return result_bundle(self, LLM_LOOP)
@@ -202,4 +209,21 @@ def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
         finish_reason=answer.finish,
         vendor_finish_reason=answer.finish_reason,
         agent=run.agent,
+        children=children_of(run),
     )
+
+
+def as_child(result: Result) -> Result:
+    """Return the result of a child run as `Result.children` has it."""
+    return replace(result, messages=(), transitions=())
+
+
+def children_of(run: AgentRun) -> tuple[Result, ...]:
+    """Return the results of the child runs that ended while the run was driven here."""
+    account = run.deps.account
+    return () if account is None else in_call_order(account.children.values())
+
+
+def in_call_order(children: Iterable[Result]) -> tuple[Result, ...]:
+    """Sort child runs by turn and position of their calls; those of the segments of a team by their segment."""
+    return tuple(sorted(children, key=lambda child: [*map(int, re.findall(r"\d+", child.run_id))]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from orchestrator.errors import LimitReached, Refused
-from orchestrator.kernel.journal import Record, RunHead
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.writer import restored_failure
 from orchestrator.llm.message import Message, Response, Usage
@@ -17,7 +18,8 @@ from orchestrator.machines.llm_loop.graph import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.machines.team.graph import TEAM
 from orchestrator.machines.team.model import HANDED_OVER, HandoffRecord
-from orchestrator.runtime.llm_loop.result import ANSWERED, Result
+from orchestrator.runtime.llm_loop.agent_tool import child_of, output_value, segment_owner
+from orchestrator.runtime.llm_loop.result import ANSWERED, Result, as_child, in_call_order
 from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec, tool_errors_of
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.service.restored_run import path_of
@@ -25,14 +27,42 @@ from orchestrator.runtime.team.run_record import team_context_of
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_guards import Verdict
 
+if TYPE_CHECKING:
+    from orchestrator.runtime.llm_loop.agent import Agent
+
 _KEPT = 10_000
 """Most transitions of a result."""
 _OF_THE_LOOP = frozenset(("base", "iteration"))
 """Fields that the context of every agent has."""
 
 
-def recorded_result(story: Story, records: Iterable[Record]) -> Result:
-    """Return the result of a run with an `ended` record.
+async def recorded_children(
+    journal: Journal, stored: StoredRun, agent: Agent | None = None
+) -> tuple[Result, ...]:
+    """Return the ended child runs of a stored run, as `Result.children` has them.
+
+    Outputs are JSON data, or values where the types are known from `agent`, the agent of the stored run. Raises
+    Corrupt, StoreDown.
+    """
+    found: list[Result] = []
+    async for head in journal.runs(parent_run_id=stored.run_id):
+        key = head.run_id.removeprefix(f"{stored.run_id}:")
+        entry, is_segment = stored.ledger.entries.get(key), stored.created.get("graph") == TEAM.name
+        if head.status != "ended" or (entry is None and not is_segment):
+            continue  # it is open, or a branch, or a request of `context.sample`
+        records = await journal.load(head.run_id)
+        story = Story.of(head.run_id, records)
+        if entry is None:
+            found += await recorded_children(journal, story, segment_owner(agent, head.agent))
+            continue
+        child = child_of(agent, entry.tool)
+        result = recorded_result(story, records, await recorded_children(journal, story, child))
+        found.append(as_child(replace(result, output=output_value(child, result.output))))
+    return in_call_order(found)
+
+
+def recorded_result(story: Story, records: Iterable[Record], children: tuple[Result, ...] = ()) -> Result:
+    """Return the result of a run with an `ended` record, and with these child runs.
 
     The output is JSON: a value of an `output_type` is not converted back. Runs of other machines than the loop have
     the output that their last record has, and no messages.
@@ -74,6 +104,7 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
         vendor_finish_reason=answer.finish_reason,
         agent=last,
         handoffs=made,
+        children=children,
     )
 
 

@@ -35,7 +35,7 @@ from orchestrator.runtime.runs.listing import (
     read_page,
     read_tree,
 )
-from orchestrator.runtime.runs.result import RunPair, compare_runs, recorded_result
+from orchestrator.runtime.runs.result import RunPair, compare_runs, recorded_children, recorded_result
 from orchestrator.runtime.runs.story import RunDetails, Story, not_ended
 from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.service.answer import PostedRequest
@@ -341,7 +341,8 @@ class Runs:
         if head.status != "ended":
             raise not_ended(head)
         records = await self.journal.load(run_id)
-        return recorded_result(Story.of(run_id, records), records)
+        story = Story.of(run_id, records)
+        return recorded_result(story, records, await recorded_children(self.journal, story))
 
     async def compare(self, first: str, second: str) -> RunPair:
         """Compare two runs, or a run and its fork. Raises RunUnknown, Corrupt, StoreDown.

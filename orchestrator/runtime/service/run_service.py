@@ -106,6 +106,8 @@ class RunKind(Generic[R]):
     """Returns the result of a run that ended, with its path."""
     restore: Callable[[StoredRun, Sequence[Record]], Run[Any, Any]]
     """Returns a run as of its last record. Changes nothing outside."""
+    complete: Callable[[Run[Any, Any], R], Awaitable[R]] | None = None
+    """Adds to the result of a restored run what only the journal has."""
     update: UpdateRun | None = None
     check_limits: Callable[[Any], None] | None = None
     """Checks that a run with these limits may call its model. None means unchanged limits."""
@@ -351,7 +353,10 @@ class RunService(Generic[R]):
                     "shutdown" if leaves else INVALID_TABLE if invalid else self.kind.waits_for or _A_PERSON
                 )
                 raise Suspended(run.run_id, reason)
-            end = self.kind.result(run, kept, run.ending or self.kind.ending(run))
+            result = self.kind.result(run, kept, run.ending or self.kind.ending(run))
+            if path != () and self.kind.complete is not None:
+                result = await self.kind.complete(run, result)
+            end = result
             return end
         finally:
             if run.started_at is not None and not run.ended:
@@ -540,7 +545,9 @@ class RunService(Generic[R]):
         stored, records = await self.recovery.read(run_id)
         said = stored.ended or {}
         end = Ending(Outcome(said["outcome"]), said["reason"])
-        return self.kind.result(self.kind.restore(stored, records), self._path(run_id, records), end)
+        run = self.kind.restore(stored, records)
+        result = self.kind.result(run, self._path(run_id, records), end)
+        return result if self.kind.complete is None else await self.kind.complete(run, result)
 
     def _path(self, run_id: str, records: Iterable[Record]) -> RecordedPath:
         return RecordedPath(run_id, self.machine.declared.name, records, self.kind.laps)

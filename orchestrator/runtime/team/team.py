@@ -36,9 +36,9 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator.machines.team.graph import LLM_LOOP_WITH_HANDOFFS, TEAM, ending, refusal, with_handoffs
 from orchestrator.machines.team.model import HANDED_OVER, HandoffRecord, TeamContext, TeamEvent
-from orchestrator.runtime.llm_loop.agent_tool import ChildCall, member, used_by
+from orchestrator.runtime.llm_loop.agent_tool import ChildCall, member, used_by, with_stored_children
 from orchestrator.runtime.llm_loop.composition import labels, machine
-from orchestrator.runtime.llm_loop.result import ANSWERED, Result
+from orchestrator.runtime.llm_loop.result import ANSWERED, Result, children_of
 from orchestrator.runtime.llm_loop.run_options import Prompt, RunSettings, opening, run_deps
 from orchestrator.runtime.llm_loop.run_record import (
     context_of,
@@ -124,6 +124,7 @@ class Team:
             ending=ending,
             summary=summary,
             result=team_result,
+            complete=partial(with_stored_children, agent),
             restore=lambda stored, _: restored_team(agent, stored),
             update=partial(self._update, agent),
             check_limits=agent._check_limits,
@@ -360,6 +361,7 @@ def team_result(run: TeamRun, path: Iterable[Transition], end: Ending) -> Result
         vendor_finish_reason=ctx.vendor_finish_reason,
         agent=ctx.agent,
         handoffs=ctx.handoffs,
+        children=children_of(run),
     )
 
 
