@@ -132,6 +132,38 @@ async def test_a_child_run_is_proved_whose_requests_the_limits_of_its_parent_dec
         assert [one.reason for one in found if one.run_id == "p:1:0"] == [reason or "none"]
 
 
+async def test_a_segment_that_handed_over_decided_nothing_in_its_last_turn() -> None:
+    journal = MemoryJournal()
+    billing = Agent(ScriptedLLM([call("step"), "paid"]), name="billing", tools=[step], observers=())
+    to_billing, to_refunds = call("transfer_to_billing"), call("transfer_to_refunds")
+    refunds = Agent(ScriptedLLM([]), name="refunds", observers=())
+    script = [call("step"), [to_billing, to_refunds], [call("step"), to_billing]]
+    triage = Agent(
+        ScriptedLLM(script),
+        name="triage",
+        tools=[step],
+        handoffs=[billing, refunds],
+        journal=journal,
+        observers=(),
+    )
+    await triage.run("go", run_id="p")
+    for traces in (await traces_of(journal), map(carried, await traces_of(journal))):
+        segments = [trace for trace in traces if trace.graph == "llm_loop"]
+        assert [trace.run_id for trace in segments] == ["p:s1", "p:s2"]
+        report = await backtest(segments, Policy())
+        assert (report.unchanged, report.left_out) == (2, {})
+        report = await backtest(segments, Policy({"max_iterations": 2}))
+        assert (report.stops["harm"].runs, report.unchanged) == (1, 1), "triage had decided on its third turn"
+        report = await backtest(segments, Policy(output_guards=[short]))
+        (left,) = report.left_out.items()
+        assert "no inputs of output_guards" in left[0]
+        assert left[1].runs == 1, "billing has an output without its inputs; triage has no output"
+
+
+def short(chars: int) -> Verdict:
+    return Verdict(chars <= 20, "short", chars, 20)
+
+
 async def test_a_run_that_its_time_limit_interrupts_in_a_request_is_proved() -> None:
     clock, journal = FakeClock(auto=True), MemoryJournal()
     model = FunctionLLM(lambda _: "late", latency=50, clock=clock)

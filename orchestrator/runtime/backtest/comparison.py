@@ -21,6 +21,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import may_continue, may_restart, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ContextUse, LoopContext, LoopEvent, RunUsage
+from orchestrator.machines.team.model import HANDED_OVER
 from orchestrator.runtime.backtest.policy import RECORDED, HostGuardCall, Policy
 from orchestrator.runtime.backtest.trace import Kind, Point, Row, RunTrace
 from orchestrator_callbacks.llm_loop import compaction, turn_accounting
@@ -495,7 +496,7 @@ def _without_guardrails(trace: RunTrace, policy: Policy) -> str | None:
     kinds = {point.kind for point in trace.points}
     if policy.input_guards and "input" not in kinds:
         return "input_guards"
-    answered = trace.outcome in {Outcome.COMPLETED, Outcome.PARTIAL}
+    answered = trace.outcome in {Outcome.COMPLETED, Outcome.PARTIAL} and trace.reason != HANDED_OVER
     return "output_guards" if policy.output_guards and answered and "output" not in kinds else None
 
 

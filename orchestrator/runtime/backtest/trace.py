@@ -20,6 +20,7 @@ from orchestrator.llm.usage import Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
+from orchestrator.machines.team.model import TeamEvent
 from orchestrator.tools.result import RETURNED
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
@@ -573,5 +574,5 @@ def _usage(spent: Mapping[str, Any]) -> Usage:
     return own if below is None else own + Usage.of(below)
 
 
-_UNDECIDED: Final = frozenset((LoopEvent.FAILURE, LoopEvent.COMPLETION_SUCCESS, ""))
+_UNDECIDED: Final = frozenset((LoopEvent.FAILURE, LoopEvent.COMPLETION_SUCCESS, TeamEvent.HAND_OVER, ""))
 """Events that leave the decision states without a decision of a guard."""
