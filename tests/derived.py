@@ -17,6 +17,7 @@ from orchestrator.cli.ops import whole
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.kernel.graph import Graph, mermaid
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.team.graph import TEAM
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.rule import ALERT_PREFIX, Profile
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, table
@@ -176,6 +177,7 @@ LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
 ERGONOMICS_GUIDE = "tests/benchmarks/peers/ergonomics/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
+    Place("orchestrator/runtime/team/README.md", "diagram", "mermaid", partial(mermaid, TEAM)),
     Place(progress_sweep.GUIDE, "progress-sweep", "", progress_sweep.table),
     Place("dashboards/README.md", "alerts", "", alerts_table),
     Place(endings_table.GUIDE, "endings", "", endings_table.table),

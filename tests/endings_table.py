@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry
 
 from orchestrator.approval import Approval, ApprovalError, ModelPlanner
+from orchestrator.branches import Branch, Fan
 from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.message import Response, ToolCall, Usage
@@ -37,8 +38,9 @@ from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
-from orchestrator.tools.spec import tool
+from orchestrator.tools.spec import ToolSpec, tool
 from tests.runtime.approval.stand import planted
+from tests.runtime.branches.machine import SpreadContext, workflow
 from tests.runtime.pipeline_stage import BAD, SOFT, Purse, Stages
 from tests.runtime.ralph_stage import NO_WAIT, NOT_QUALIFIED, World
 from tests.runtime.stage import agent
@@ -89,11 +91,17 @@ async def broken() -> str:
     raise ValueError("it is broken")
 
 
+@tool(effect="pure")
+async def lost(place: str) -> str:
+    """Fail."""
+    raise ValueError(f"{place} is lost")
+
+
 def _turns(number: int) -> list[Any]:
     return [call("look", place=str(turn)) for turn in range(number)]
 
 
-# ---- the six graphs ----
+# ---- the graphs ----
 
 
 def _loop(script: list[Any], limits: Limits | None = None, **options: Any) -> Run:
@@ -119,6 +127,43 @@ def _slow(script: list[Any]) -> Run:
         )
 
     return run
+
+
+def _team(script: list[Any], first: Limits, second: list[Any]) -> Run:
+    """A run of triage, which can hand over to billing and back."""
+
+    async def run(**given: Any) -> Any:
+        billing = agent(second, name="billing", handoffs=["triage"])
+        triage = agent(script, name="triage", handoffs=[billing], limits=first, **given)
+        return await triage.run("Find it.")
+
+    return run
+
+
+def _team_endings() -> dict[str, Run]:
+    there, back = [call("transfer_to_billing")] * 5, [call("transfer_to_triage")] * 5
+    return {
+        "`max_handoffs`": _team(there, Limits(max_handoffs=2), back),
+        "`max_no_progress`: handoffs repeat": _team(there, Limits(max_no_progress=1), back),
+        "`max_iterations` of the run": _team(there, Limits(max_iterations=1), back),
+        "the last segment is cut by the output limit": _team(there, Limits(), [cut("The first half")]),
+        "the last segment with a refusal": _team(there, Limits(), [REFUSED]),
+    }
+
+
+def _branch(work: ToolSpec) -> Run:
+    """A run of a machine with one branch that calls a tool."""
+
+    async def run(**given: Any) -> None:
+        await workflow(Fan(1), lambda place: Branch(work, {"place": place}), **given).run(
+            SpreadContext(["sky"])
+        )
+
+    return run
+
+
+def _call_endings() -> dict[str, Run]:
+    return {"the tool raises": _branch(lost)}
 
 
 def _pipeline(stages: Stages, **options: Any) -> Run:
@@ -320,6 +365,8 @@ def _tools_endings() -> dict[str, Run]:
 
 ENDINGS: Mapping[str, Callable[[], dict[str, Run]]] = {
     "llm_loop": _loop_endings,
+    "team": _team_endings,
+    "call": _call_endings,
     "pipeline": _pipeline_endings,
     "approval": _approval_endings,
     "ralph": _ralph_endings,

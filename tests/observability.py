@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from orchestrator.branches import Branch, Fan
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.fact import Fact, Observer, RunCompleted
 from orchestrator.machines.llm_loop.limits import Limits
@@ -26,6 +27,7 @@ from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import tool
 from tests.runtime.approval.stand import planted, project, waiting
+from tests.runtime.branches.machine import SpreadContext, workflow
 from tests.runtime.pipeline_stage import PASS, SOFT, Stages
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World
 
@@ -45,6 +47,23 @@ async def llm_loop(observers: Observers, folder: Path) -> None:
     limits = Limits(max_iterations=9, max_tool_calls=9, **TOKENS)
     async with SqliteJournal(folder / "runs.db") as journal:
         await Agent(llm, tools=[add], limits=limits, journal=journal, observers=observers).run("1 + 2?")
+
+
+async def team(observers: Observers, folder: Path) -> None:
+    async with SqliteJournal(folder / "runs.db") as journal:
+        billing = Agent(ScriptedLLM(["3"]), name="billing", observers=observers)
+        triage = ScriptedLLM([call("transfer_to_billing")])
+        limits = Limits(max_iterations=9, max_tool_calls=9, **TOKENS)
+        await Agent(
+            triage, name="triage", handoffs=[billing], limits=limits, journal=journal, observers=observers
+        ).run("1 + 2?")
+
+
+async def call_(observers: Observers, folder: Path) -> None:
+    async with SqliteJournal(folder / "runs.db") as journal:
+        await workflow(
+            Fan(1), lambda item: Branch(add, {"one": item, "other": 2}), journal=journal, observers=observers
+        ).run(SpreadContext([1]))
 
 
 async def pipeline(observers: Observers, folder: Path) -> None:
@@ -89,7 +108,8 @@ async def tools_mode(observers: Observers, folder: Path) -> None:
 
 
 MACHINES: dict[str, Works] = {
-    work.__name__: work for work in (llm_loop, pipeline, approval, ralph, code_mode, tools_mode)
+    work.__name__.rstrip("_"): work
+    for work in (llm_loop, team, call_, pipeline, approval, ralph, code_mode, tools_mode)
 }
 
 

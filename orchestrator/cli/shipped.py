@@ -10,14 +10,16 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.typed import StateMachine
 from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.call.graph import CALL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.rlm.code_mode import CODE_MODE
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE
+from orchestrator.machines.team.graph import TEAM
 
 SHIPPED: Mapping[str, Graph] = {
-    graph.name: graph for graph in (LLM_LOOP, PIPELINE, APPROVAL, RALPH, CODE_MODE, TOOLS_MODE)
+    graph.name: graph for graph in (LLM_LOOP, TEAM, CALL, PIPELINE, APPROVAL, RALPH, CODE_MODE, TOOLS_MODE)
 }
 
 
@@ -40,6 +42,18 @@ def _llm_loop() -> Hooks:
     from orchestrator_callbacks.llm_loop.deps import POINTS
 
     return collect(LLM_LOOP, enter, leave, before, after, points=POINTS)
+
+
+def _team() -> Hooks:
+    from orchestrator_callbacks.team import after, before, enter
+
+    return collect(TEAM, enter, before, after)
+
+
+def _call() -> Hooks:
+    from orchestrator_callbacks.call import enter, leave
+
+    return collect(CALL, enter, leave)
 
 
 def _pipeline() -> Hooks:
@@ -74,6 +88,8 @@ def _approval() -> Hooks:
 
 HOOKS: Mapping[str, Callable[[], Hooks]] = {
     "llm_loop": _llm_loop,
+    "team": _team,
+    "call": _call,
     "pipeline": _pipeline,
     "approval": _approval,
     "ralph": _ralph,

@@ -121,7 +121,7 @@ def test_the_format_is_mermaid_unless_said(cli: Cli) -> None:
 
 
 def test_shipped_graphs_have_no_problem_and_neither_have_their_hooks(cli: Cli) -> None:
-    graphs = ("llm_loop", "pipeline", "approval", "ralph", "code_mode", "tools_mode")
+    graphs = ("llm_loop", "team", "call", "pipeline", "approval", "ralph", "code_mode", "tools_mode")
     assert cli("lint") == (0, "".join(f"{name}: no problems\n" for name in graphs), "")
     done = cli("lint", "llm_loop", "--json")
     assert (json.loads(done.out), done.code) == ({"graphs": [{"graph": "llm_loop", "problems": []}]}, 0)

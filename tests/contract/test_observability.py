@@ -1,6 +1,6 @@
 """The facts, the keys of each log line and the metrics that a run of each machine produces.
 
-`tests/data/golden/observability.json` lists them for one successful run of each of the six machines. Log keys, metric
+`tests/data/golden/observability.json` lists them for one successful run of each machine. Log keys, metric
 names and members of a run's totals are an interface: users notice a difference.
 """
 

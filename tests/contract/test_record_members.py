@@ -43,6 +43,19 @@ PER_MACHINE: dict[str, dict[str, str]] = {
         "done": "content effect key outcome seconds tool",
         "ended": END,
     },
+    "team": {
+        "created": f"{START} conversation_id",
+        "transition": STEP,
+        "context": "agent handoffs handoffs.agent handoffs.to handoffs.run_id handoffs.input handoffs.digest",
+        "ended": END,
+    },
+    "call": {
+        "created": START,
+        "intent": "calls effect turn calls.key calls.position calls.tool calls.effect",
+        "done": "content effect key outcome seconds tool",
+        "transition": STEP,
+        "ended": END,
+    },
     "pipeline": {"created": START, "transition": f"{STEP} reason", "ended": END},
     "approval": {
         "created": START,
@@ -82,7 +95,7 @@ def members(value: object, before: str = "") -> Iterator[str]:
         for name, inner in value.items():
             yield f"{before}{name}"
             yield from members(inner, f"{before}{name}.")
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for inner in value:
             yield from members(inner, before)
 
