@@ -266,7 +266,8 @@ def fork(options: ForkOptions) -> int:
         head = await store.run(options.run)
         if head.graph != LLM_LOOP.name:
             raise ConfigError(
-                f"run {head.run_id} belongs to graph {shown(head.graph)!r}: it has no conversation"
+                f"run {head.run_id} belongs to graph {shown(head.graph)!r}, and only runs of {LLM_LOOP.name} are "
+                f"forked; fork one of its child runs of {LLM_LOOP.name}, which `orchestrator runs show` lists"
             )
         return head, cut(head.run_id, await store.journal.load(head.run_id), options.turn)
 

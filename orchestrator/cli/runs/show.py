@@ -460,7 +460,8 @@ def _children(tree: RunTree, lead: str) -> Iterator[tuple[str, RunTree | None, s
         reason = head_reason(head)
         why = f" ({reason})" if reason not in ("-", "none") else ""
         held = f", held by {shown(holder(head))}" if head.owner else ""
-        line = f"{shown(head.run_id)}  {shown(head.graph)}  {head.status}{shown(why)}{held}"
+        agent = f"  {shown(head.agent)}" if head.agent != tree.head.agent else ""
+        line = f"{shown(head.run_id)}  {shown(head.graph)}{agent}  {head.status}{shown(why)}{held}"
         yield f"{lead}{'└─' if is_last else '├─'} {line}", child, f"{lead}{'   ' if is_last else '│  '}"
     if others:
         yield f"{lead}└─ {others}", None, ""

@@ -188,7 +188,7 @@ class RunTree:
 
     def as_json(self) -> dict[str, Any]:
         """Return the tree as plain data."""
-        names = ("run_id", "graph", "status", "reason", "owner")
+        names = ("run_id", "graph", "agent", "status", "reason", "owner")
         data = {name: getattr(self.head, name) for name in names}
         return data | {"children": [child.as_json() for child in self.children]}
 

@@ -148,8 +148,8 @@ class TimelineBuilder:
                 self.span(Lane.PROCESS, Kind.IDLE, self.parked_since, None, f"parked: {self.parked_for}")
             self.close_state(None)
 
-    def add_children(self, children: Iterable[RunHead]) -> None:
-        """Add child runs that are not calls of this run."""
+    def add_children(self, above: RunHead, children: Iterable[RunHead]) -> None:
+        """Add child runs that are not calls of the run `above`, with the name of another agent than its own."""
         prefix = f"{self.run_id}:"
         keys = {span.name for span in self.spans if span.lane is Lane.CHILD}
         for head in children:
@@ -161,6 +161,8 @@ class TimelineBuilder:
             end = None if head.status == "open" else head.updated_at
             failed = head.outcome not in {"", "completed", "partial"}
             kind = Kind.FAILED if failed else Kind.CHILD
+            if head.agent != above.agent:
+                name = f"{name} {head.agent}"
             self.span(Lane.CHILD, kind, head.created_at, end, name, note=head.outcome)
 
     def timeline(self, now: float) -> Timeline:
@@ -258,7 +260,7 @@ def read_timeline(
     for record in records:
         reader.read(record)
     reader.finish(head, now)
-    reader.add_children(children)
+    reader.add_children(head, children)
     return reader.timeline(now)
 
 
