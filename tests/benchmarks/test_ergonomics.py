@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.peers.ergonomics import measure, run, trial
-from tests.benchmarks.peers.ergonomics.measure import PROGRAMS, count
+from tests.benchmarks.peers.ergonomics import run, trial
+from tests.benchmarks.peers.ergonomics.measure import count
+from tests.benchmarks.peers.ergonomics.run import PROGRAMS
 from tests.derived import ERGONOMICS_GUIDE, HINT, PLACES, ROOT
 
 
@@ -22,7 +23,7 @@ def test_our_program_ends_wherever_it_was_killed_when_it_is_started_again(tmp_pa
 
 
 def test_our_program_is_the_shortest_with_the_fewest_concepts_and_nothing_to_store() -> None:
-    ours, *peers = (count(library.name) for library in run.LIBRARIES)
+    ours, *peers = (count(PROGRAMS / f"{library.name}.py") for library in run.LIBRARIES)
     assert ours.lines <= min(peer.lines for peer in peers)
     assert ours.concepts <= min(peer.concepts for peer in peers)
     assert ours.storing == 0
@@ -64,10 +65,9 @@ def test_every_package_of_a_program_is_pinned_exactly() -> None:
         assert all("==" in line for line in lines[1:])
 
 
-def test_names_attributes_options_and_strings_of_the_library_are_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "small.py").write_text(
+def test_names_attributes_options_and_strings_of_the_library_are_counted_once(tmp_path: Path) -> None:
+    program = _program(
+        tmp_path,
         '"""A program."""\n\n'
         "from pathlib import Path\n\n"
         "from library import Agent, Event\n"
@@ -78,10 +78,9 @@ def test_names_attributes_options_and_strings_of_the_library_are_counted_once(
         "    async for one in agent.stream(deadline=3):\n"
         "        if one.kind == 'text' and event.kind == 'end':\n"
         "            task.show(one['body'].upper(sep=''))\n"
-        "    task.STATE.write_text(Path('x').name)\n"
+        "    task.STATE.write_text(Path('x').name)\n",
     )
-    monkeypatch.setattr(measure, "PROGRAMS", tmp_path)
-    found = count("small")
+    found = count(program)
     assert found.names == ("Agent", "Event")
     assert found.members == ("kind", "stream", "upper")
     assert found.options == ("deadline", "model", "model_settings", "sep")
@@ -89,19 +88,48 @@ def test_names_attributes_options_and_strings_of_the_library_are_counted_once(
     assert (found.lines, found.statements, found.concepts, found.storing) == (9, 9, 13, 1)
 
 
-def test_the_arguments_of_a_tool_are_names_of_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "small.py").write_text(
+def test_the_arguments_of_a_tool_are_names_of_the_program(tmp_path: Path) -> None:
+    program = _program(
+        tmp_path,
         '"""A program."""\n'
         "from library import call, run\n\n\n"
         "def refund(order: str) -> None: ...\n\n\n"
         "call(refund, order='A', times=2)\n"
-        "run({'order': 'A', 'name': 'refund'}, order=3)\n"
+        "run({'order': 'A', 'name': 'refund'}, order=3)\n",
     )
-    monkeypatch.setattr(measure, "PROGRAMS", tmp_path)
-    found = count("small")
+    found = count(program)
     assert (found.options, found.strings) == (("order", "times"), ("name",))
+
+
+def test_the_objects_of_a_variable_with_an_annotation_of_the_library_are_counted(tmp_path: Path) -> None:
+    program = _program(
+        tmp_path,
+        '"""A program."""\nfrom library import Agent\n'
+        "team: dict[str, Agent] = {}\n"
+        "count: int = Agent().turns\n"
+        "team['a'].run(limit=count.real)\n",
+    )
+    found = count(program)
+    assert found.members == ("real", "run", "turns")
+    assert found.options == ("limit",)
+
+
+def test_an_attribute_that_the_task_defines_is_no_concept_of_the_library(tmp_path: Path) -> None:
+    program = _program(
+        tmp_path,
+        '"""A program."""\nfrom library import Context\nContext.shop.price()\nContext.shop.close()\n',
+    )
+    (tmp_path / "task.py").write_text("class Shop:\n    def price(self): ...\n")
+    assert count(program).members == ("close", "shop")
+
+
+def _program(folder: Path, text: str) -> Path:
+    """Write a program and an empty task, and return the file of the program."""
+    (folder / "task.py").write_text("")
+    file = folder / "programs" / "small.py"
+    file.parent.mkdir()
+    file.write_text(text)
+    return file
 
 
 def _results() -> dict[str, dict[str, Any]]:

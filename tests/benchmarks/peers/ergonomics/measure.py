@@ -8,8 +8,9 @@ A concept is a name that a reader must know from the library:
 - a string that it defines: the key of a dictionary, or a value that an object of it is compared with.
 
 An object is the library's if its expression starts at an imported name, or at a variable that is bound to such an
-expression: an assignment, a loop, a `with`, a pattern, a parameter with such an annotation, a function of the program
-that returns one. Names that the program or `task.py` defines are not counted. Each concept counts once.
+expression or has such an annotation: an assignment, a loop, a `with`, a pattern, a parameter, a function of the program
+that returns one. Names that the program or the `task.py` above its folder defines are not counted. Each concept counts
+once.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
-HERE = Path(__file__).parent
-PROGRAMS = HERE / "programs"
-_OWN = ast.parse((HERE / "task.py").read_text(encoding="utf-8"))
 _NO_CODE = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -55,11 +53,12 @@ class Count:
         return sum(map(len, (self.names, self.members, self.options, self.strings)))
 
 
-def count(library: str) -> Count:
-    """Return the figures of the program of a library."""
-    text = (PROGRAMS / f"{library}.py").read_text(encoding="utf-8")
+def count(program: Path) -> Count:
+    """Return the figures of a program."""
+    text = program.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    found = _Reader(tree)
+    task = ast.parse((program.parents[1] / "task.py").read_text(encoding="utf-8"))
+    found = _Reader(tree, frozenset(_defined(task)))
     found.read()
     return Count(
         lines=_lines(text, tree),
@@ -86,12 +85,15 @@ def _simple_statements(tree: ast.Module) -> Iterator[ast.stmt]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
 
 
+_FILES = ("task.STATE", "task.AGENT", "task.RESULT", "task.RESULTS")
+
+
 def _stores(statement: ast.stmt) -> bool:
     """Return whether a statement calls a method of one of the files for what another process needs."""
     return any(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func.value) in ("task.STATE", "task.RESULT")
+        and ast.unparse(node.func.value).partition("[")[0] in _FILES
         for node in ast.walk(statement)
     )
 
@@ -100,10 +102,15 @@ def _defined(tree: ast.AST) -> Iterator[str]:
     """Yield the names of functions, classes and fields of a module."""
     for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name
-            case ast.AnnAssign(target=ast.Name(id=name)):
+            case ast.ClassDef(name=name, body=body):
                 yield name
+                for field_of_class in body:
+                    if isinstance(field_of_class, ast.AnnAssign) and isinstance(
+                        field_of_class.target, ast.Name
+                    ):
+                        yield field_of_class.target.id
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -114,6 +121,8 @@ class _Reader:
     """Collects the concepts of one program."""
 
     tree: ast.Module
+    shared: frozenset[str]
+    """Names that the task defines."""
     names: set[str] = field(default_factory=set)
     members: set[str] = field(default_factory=set)
     options: set[str] = field(default_factory=set)
@@ -147,6 +156,10 @@ class _Reader:
         match node:
             case ast.Assign(targets=[target], value=value) if self._is_theirs(value):
                 yield from _variables(target)
+            case ast.AnnAssign(target=target, annotation=annotation, value=ast.expr() as value) if (
+                self._mentions(annotation) or self._is_theirs(value)
+            ):
+                yield from _variables(target)
             case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
                 yield from _variables(target) if self._is_theirs(value) else ()
             case ast.withitem(context_expr=value, optional_vars=ast.Name(id=name)) if self._is_theirs(value):
@@ -166,7 +179,7 @@ class _Reader:
             case ast.Name(id=name):
                 return name in self.theirs
             case ast.Attribute(value=base, attr=name):
-                return name not in _SHARED and self._is_theirs(base)
+                return name not in self.shared and self._is_theirs(base)
             case ast.Call(func=base) | ast.Subscript(value=base) | ast.Await(value=base):
                 return self._is_theirs(base)
         return False
@@ -202,9 +215,6 @@ class _Reader:
             match node:
                 case ast.Constant(value=str(text)) if text not in self.own | self._parameters(self.own):
                     yield text
-
-
-_SHARED = frozenset(_defined(_OWN))
 
 
 def _foreign(module: str) -> bool:

@@ -17,6 +17,7 @@ from tests.benchmarks import environments
 from tests.benchmarks.peers.ergonomics.trial import run
 
 PINS = Path(__file__).with_name("pins")
+PROGRAMS = Path(__file__).with_name("programs")
 RESULTS = Path(__file__).parents[2] / "results" / "ergonomics.json"
 
 
@@ -48,10 +49,10 @@ def main(root: Path, libraries: str) -> None:
     chosen = [one for one in LIBRARIES if not libraries or one.name in libraries.split(",")]
     found: dict[str, Any] = {}
     for library in chosen:
-        interpreter = _interpreter(library, root)
+        interpreter = interpreter_of(library, root)
         with tempfile.TemporaryDirectory() as folder:
             observed = run(library.name, interpreter, Path(folder))
-        found[library.name] = {"versions": _versions(interpreter, library.packages), **observed}
+        found[library.name] = {"versions": versions_of(interpreter, library.packages), **observed}
         print(f"{library.title:15} did the work: {found[library.name]}", flush=True)
     if len(chosen) == len(LIBRARIES):
         content = {"taken": time.strftime("%Y-%m-%d"), "programs": found}
@@ -59,13 +60,15 @@ def main(root: Path, libraries: str) -> None:
         print(f"written: {RESULTS}")
 
 
-def _interpreter(library: Library, root: Path) -> Path:
+def interpreter_of(library: Library, root: Path) -> Path:
+    """Return the interpreter of the environment of a library."""
     if library.pins is None:
         return Path(sys.executable)
     return environments.peer(root / f"ergonomics-{library.pins.stem}", library.pins)
 
 
-def _versions(interpreter: Path, packages: tuple[str, ...]) -> dict[str, str]:
+def versions_of(interpreter: Path, packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of packages in the environment of an interpreter."""
     code = "import importlib.metadata as m, json, sys; print(json.dumps({p: m.version(p) for p in sys.argv[1:]}))"
     done = subprocess.run(
         [str(interpreter), "-c", code, *packages], check=True, capture_output=True, text=True

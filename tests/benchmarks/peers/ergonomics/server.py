@@ -20,13 +20,19 @@ RESULTS = ("order A-17 was 40 EUR", "refunded 40 EUR of order A-17")
 """The calls of the model, and the results with which it continues."""
 
 
+class Call(NamedTuple):
+    """One call of a tool."""
+
+    tool: str
+    arguments: str
+    call_id: str
+
+
 class Answer(NamedTuple):
-    """One answer of the model: text in pieces, then perhaps a call."""
+    """One answer of the model: text in pieces, then perhaps calls."""
 
     text: tuple[str, ...] = ()
-    tool: str = ""
-    arguments: str = ""
-    call_id: str = ""
+    calls: tuple[Call, ...] = ()
 
 
 def results_in(asked: Asked) -> int:
@@ -37,9 +43,17 @@ def results_in(asked: Asked) -> int:
 
 def model(asked: Asked, tokens: int = 6) -> Reply:
     """Answer one request, with so many tokens of output in its usage."""
-    body = asked.json
-    chat, streamed = asked.path.endswith("/chat/completions"), bool(body.get("stream"))
-    answer = _answer(body, results_in(asked))
+    return reply(asked, _answer(asked.json, results_in(asked)), tokens)
+
+
+def offered(body: Any) -> list[str]:
+    """Return the names of the tools of a request."""
+    return [tool.get("function", tool)["name"] for tool in body.get("tools") or []]
+
+
+def reply(asked: Asked, answer: Answer, tokens: int = 6) -> Reply:
+    """Return an answer in the form that is requested."""
+    chat, streamed = asked.path.endswith("/chat/completions"), bool(asked.json.get("stream"))
     if not streamed:
         return json_reply(
             _whole_chat(answer, tokens) if chat else _response(_items(answer), "completed", tokens)
@@ -50,12 +64,11 @@ def model(asked: Asked, tokens: int = 6) -> Reply:
 def _answer(body: Any, step: int) -> Answer:
     if step < len(CALLS):
         name, arguments = CALLS[step]
-        return Answer(() if step else TEXT, name, json.dumps(arguments), f"call_{step}")
-    names = [tool.get("function", tool)["name"] for tool in body.get("tools") or []]
+        return Answer(() if step else TEXT, (Call(name, json.dumps(arguments), f"call_{step}"),))
     receipt = json.dumps(RECEIPT)
-    output_tools = [name for name in names if name not in dict(CALLS)]
+    output_tools = [name for name in offered(body) if name not in dict(CALLS)]
     if output_tools:
-        return Answer((), output_tools[0], receipt, f"call_{step}")
+        return Answer((), (Call(output_tools[0], receipt, f"call_{step}"),))
     return Answer((receipt[:20], receipt[20:]))
 
 
@@ -75,25 +88,26 @@ def _chat(answer: Answer, tokens: int) -> Iterator[str]:
 
     yield event({"role": "assistant", "content": ""})
     yield from (event({"content": piece}) for piece in answer.text)
-    if answer.tool:
-        yield event({"tool_calls": [{"index": 0, **_chat_call(answer)}]})
-    yield event({}, "tool_calls" if answer.tool else "stop")
+    if answer.calls:
+        calls = [{"index": index, **_chat_call(call)} for index, call in enumerate(answer.calls)]
+        yield event({"tool_calls": calls})
+    yield event({}, "tool_calls" if answer.calls else "stop")
     yield f"data: {json.dumps({**head, 'choices': [], 'usage': _chat_usage(tokens)})}\n\n"
     yield "data: [DONE]\n\n"
 
 
 def _whole_chat(answer: Answer, tokens: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.text) or None}
-    if answer.tool:
-        message["tool_calls"] = [_chat_call(answer)]
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if answer.tool else "stop"}
+    if answer.calls:
+        message["tool_calls"] = [_chat_call(call) for call in answer.calls]
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if answer.calls else "stop"}
     head = {"id": "c1", "object": "chat.completion", "created": 1, "model": "loopback-1"}
     return {**head, "choices": [choice], "usage": _chat_usage(tokens)}
 
 
-def _chat_call(answer: Answer) -> dict[str, Any]:
-    function = {"name": answer.tool, "arguments": answer.arguments}
-    return {"id": answer.call_id, "type": "function", "function": function}
+def _chat_call(call: Call) -> dict[str, Any]:
+    function = {"name": call.tool, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
 
 
 # ---- Responses ----
@@ -115,7 +129,7 @@ def _response_events(answer: Answer, tokens: int) -> Iterator[dict[str, Any]]:
 
 def _items(answer: Answer) -> list[dict[str, Any]]:
     text = [_message(answer.text)] if answer.text else []
-    return [*text, _call(answer)] if answer.tool else text
+    return [*text, *map(_call, answer.calls)]
 
 
 def _response(output: Iterable[Any], status: str, tokens: int) -> dict[str, Any]:
@@ -157,12 +171,12 @@ def _message_events(item: dict[str, Any], text: tuple[str, ...]) -> Iterator[dic
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
 
 
-def _call(answer: Answer) -> dict[str, Any]:
-    names = {"name": answer.tool, "arguments": answer.arguments}
+def _call(call: Call) -> dict[str, Any]:
+    names = {"name": call.tool, "arguments": call.arguments}
     return {
         "type": "function_call",
-        "id": f"f_{answer.call_id}",
-        "call_id": answer.call_id,
+        "id": f"f_{call.call_id}",
+        "call_id": call.call_id,
         "status": "completed",
         **names,
     }

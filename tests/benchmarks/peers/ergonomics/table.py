@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.benchmarks.peers.ergonomics.measure import Count, count
-from tests.benchmarks.peers.ergonomics.run import LIBRARIES, results
+from tests.benchmarks.peers.ergonomics.run import LIBRARIES, PROGRAMS, results
 from tests.benchmarks.peers.ergonomics.trial import PLACES
 
 _ROWS: tuple[tuple[str, Callable[[Count], int]], ...] = (
@@ -22,7 +22,7 @@ _ROWS: tuple[tuple[str, Callable[[Count], int]], ...] = (
 
 def table() -> str:
     """Return the figures of each program and what was observed when it ran."""
-    counts = [count(one.name) for one in LIBRARIES]
+    counts = [count(PROGRAMS / f"{one.name}.py") for one in LIBRARIES]
     observed = results()
     rows = [["", *(one.title for one in LIBRARIES)], ["-"] * (len(LIBRARIES) + 1)]
     rows += [[title, *(str(figure(one)) for one in counts)] for title, figure in _ROWS]
@@ -37,7 +37,7 @@ def concepts() -> str:
     """Return the concepts of each program."""
     lines = []
     for library in LIBRARIES:
-        found = count(library.name)
+        found = count(PROGRAMS / f"{library.name}.py")
         groups = (found.names, found.members, found.options, found.strings)
         listed = "; ".join(", ".join(f"`{one}`" for one in group) for group in groups if group)
         lines.append(f"- {library.title}: {listed}\n")

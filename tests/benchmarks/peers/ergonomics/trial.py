@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -49,21 +49,26 @@ class Host:
     url: str
     requests: list[Asked]
     kill_at_request: Callable[[subprocess.Popen[str]], None]
+    place_of_request: str
+    """The place at which the model kills the process."""
 
-    def start(self, *arguments: str, stop: str = "") -> Process:
-        """Run a process to its end; one that stops at a place is killed there."""
+    def open(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a process whose streams are pipes."""
         address = {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": "none"}
-        environment = os.environ | QUIET | address | {"PYTHONPATH": str(ROOT), "STOP": stop}
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*self.command, *arguments],
             cwd=self.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
+            env=os.environ | QUIET | address | {"PYTHONPATH": str(ROOT)} | environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        if stop == PLACES[0]:
+
+    def start(self, *arguments: str, stop: str = "", **environment: str) -> Process:
+        """Run a process to its end; one that stops at a place is killed there."""
+        process = self.open(*arguments, STOP=stop, **environment)
+        if stop == self.place_of_request:
             self.kill_at_request(process)
         try:
             out, err = process.communicate(timeout=SECONDS)
@@ -73,7 +78,7 @@ class Host:
             err += f"\nit took longer than {SECONDS:g} s"
         ended = Process(process.returncode, error=(err.strip().splitlines() or [""])[-1])
         for line in map(json.loads, out.splitlines()):
-            for name in {"text", "question", "receipt"} & line.keys():
+            for name in {"text", "question", "receipt", "answer"} & line.keys():
                 ended.shown.setdefault(name, []).append(line[name])
         return ended
 
@@ -84,56 +89,79 @@ class Host:
         return len(ledger.read_text(encoding="utf-8").splitlines()) if ledger.exists() else 0
 
 
+Model = Callable[[Asked], Reply]
+
+
 @contextmanager
-def _host(library: str, interpreter: Path, folder: Path, tokens: int = 6) -> Iterator[Host]:
+def host(
+    module: str, interpreter: Path, folder: Path, model: Model, place: str, kills: Callable[[Asked], bool]
+) -> Iterator[Host]:
+    """Have a folder and a model for the processes of a program.
+
+    Args:
+        module: The program.
+        interpreter: That of the environment with its library.
+        folder: Is made.
+        model: Answers a request.
+        place: Where a process is killed by the model.
+        kills: Whether such a process is killed at a request.
+    """
     victims: list[subprocess.Popen[str]] = []
 
     def answer(asked: Asked) -> Reply:
-        if victims and server.results_in(asked):
+        if victims and kills(asked):
             victims.pop().kill()
-        return server.model(asked, tokens)
+        return model(asked)
 
     folder.mkdir()
-    with in_a_thread(answer) as model:
-        module = f"{task.__package__}.programs.{library}"
-        yield Host([str(interpreter), "-m", module], folder, model.url, model.asked, victims.append)
+    with in_a_thread(answer) as served:
+        command = [str(interpreter), "-m", module]
+        yield Host(command, folder, served.url, served.asked, victims.append, place)
 
 
 def run(library: str, interpreter: Path, folder: Path) -> dict[str, Any]:
     """Carry out every trial of a library and return what may differ: one sentence for each place. Raises Different."""
-    host = partial(_host, library, interpreter)
-    with host(folder / "undisturbed") as undisturbed:
+
+    def opened(name: str, tokens: int = 6) -> AbstractContextManager[Host]:
+        module, model = f"{task.__package__}.programs.{library}", partial(server.model, tokens=tokens)
+        return host(module, interpreter, folder / name, model, PLACES[0], _after_first_tool)
+
+    with opened("undisturbed") as undisturbed:
         _undisturbed(undisturbed)
         streams = all(asked.json.get("stream") for asked in undisturbed.requests)
-    with host(folder / "limit", tokens=10 * task.TOKENS) as limited:
-        _same("a run past its limit does not end well", limited.start().code > 0, True)
-        _same("a run past its limit pays nothing", limited.payments, 0)
-    with host(folder / "test") as tested:
+    with opened("limit", tokens=10 * task.TOKENS) as limited:
+        same("a run past its limit does not end well", limited.start().code > 0, True)
+        same("a run past its limit pays nothing", limited.payments, 0)
+    with opened("test") as tested:
         done = tested.start("test")
-        _same(f"its test passes ({done.error})", done.code, 0)
-        _same("its test asks no real model", len(tested.requests), 0)
+        same(f"its test passes ({done.error})", done.code, 0)
+        same("its test asks no real model", len(tested.requests), 0)
     killed = {}
     for place in PLACES:
-        with host(folder / place.replace(" ", "-")) as host_of_place:
+        with opened(place.replace(" ", "-")) as host_of_place:
             killed[place] = _killed(host_of_place, place)
     return {"streams": streams, "killed": killed}
 
 
+def _after_first_tool(asked: Asked) -> bool:
+    return server.results_in(asked) > 0
+
+
 def _undisturbed(host: Host) -> None:
     done = host.start()
-    _same(f"the process ends ({done.error})", done.code, 0)
+    same(f"the process ends ({done.error})", done.code, 0)
     seen = done.shown.get("text", [])[: len(server.TEXT)]
-    _same("the text of the model is seen as it arrives", seen, list(server.TEXT))
-    _same("a person is asked once", [_question(*one) for one in done.shown.get("question", ())], [_QUESTION])
-    _same("the typed output is the receipt", done.shown.get("receipt"), [server.RECEIPT])
-    _same("the refund happens once", host.payments, 1)
-    _same("the model is asked three times", len(host.requests), 3)
-    _same("the model reads the instructions", all(map(_instructed, host.requests)), True)
+    same("the text of the model is seen as it arrives", seen, list(server.TEXT))
+    same("a person is asked once", [_question(*one) for one in done.shown.get("question", ())], [_QUESTION])
+    same("the typed output is the receipt", done.shown.get("receipt"), [server.RECEIPT])
+    same("the refund happens once", host.payments, 1)
+    same("the model is asked three times", len(host.requests), 3)
+    same("the model reads the instructions", all(map(_instructed, host.requests)), True)
 
 
 def _killed(host: Host, place: str) -> str:
     """Kill a process at a place, start the same program again, and return what became of the run."""
-    _same(f"the process is killed at the {place}", host.start(stop=place).code, -signal.SIGKILL)
+    same(f"the process is killed at the {place}", host.start(stop=place).code, -signal.SIGKILL)
     before = len(host.requests)
     again = host.start()
     if again.code or again.shown.get("receipt") != [server.RECEIPT]:
@@ -158,6 +186,7 @@ def _instructed(asked: Asked) -> bool:
     return task.INSTRUCTIONS in asked.body.decode() and task.PROMPT in asked.body.decode()
 
 
-def _same(sentence: str, found: object, expected: object) -> None:
+def same(sentence: str, found: object, expected: object) -> None:
+    """Raise Different unless what was found is what was expected."""
     if found != expected:
         raise Different(f"{sentence}: {found!r} instead of {expected!r}")
