@@ -29,6 +29,7 @@ from tests.benchmarks import aims
 from tests.benchmarks.peers.ergonomics.table import concepts
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
+from tests.benchmarks.peers.team.table import table as team
 from tests.cli.test_demo import normal, shown_on_a_terminal
 from tests.observability import observability_text
 from tests.runtime import progress_sweep
@@ -175,6 +176,7 @@ def _says_else(old: str, new: str) -> bool:
 
 LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
 ERGONOMICS_GUIDE = "tests/benchmarks/peers/ergonomics/README.md"
+TEAM_GUIDE = "tests/benchmarks/peers/team/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
     Place("orchestrator/runtime/team/README.md", "diagram", "mermaid", partial(mermaid, TEAM)),
@@ -186,6 +188,7 @@ PLACES = (
     Place("tests/benchmarks/README.md", "aims", "", aims.table),
     Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
     Place(ERGONOMICS_GUIDE, "concepts", "", concepts),
+    Place(TEAM_GUIDE, "team", "", team),
     *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),
     Place(
         "orchestrator/runtime/README.md",

@@ -56,7 +56,7 @@ class QuietMachine:
         except OSError:
             return  # no such counters: a person has to know
         self._sleep(SAMPLE_S)
-        others = _others(before, self._look())
+        others = others_between(before, self._look())
         if others > MOST_BEFORE:
             raise SystemExit(
                 f"other processes use {others:.1f} of {os.cpu_count()} cores, and at most {MOST_BEFORE:.1f} are allowed"
@@ -68,7 +68,7 @@ class QuietMachine:
         """Return why the figures since `require` must not be written; "" if they may."""
         if self._began is None:
             return ""
-        others = _others(self._began, self._look())
+        others = others_between(self._began, self._look())
         if others <= MOST_MEANWHILE:
             return ""
         return (
@@ -77,6 +77,6 @@ class QuietMachine:
         )
 
 
-def _others(before: Moment, after: Moment) -> float:
+def others_between(before: Moment, after: Moment) -> float:
     """Return the cores that other processes used on average between two moments."""
     return max(0.0, (after.all - before.all) - (after.own - before.own)) / max(1e-9, after.at - before.at)

@@ -1,7 +1,7 @@
 """Try every feature with every library and write `results/features.json`: `make bench-features`, about a minute.
 
-A part of it (`--only`, `--libraries`) prints what was observed and writes nothing. `--ergonomics` runs the programs of
-`tests/benchmarks/peers/ergonomics` instead.
+A part of it (`--only`, `--libraries`) prints what was observed and writes nothing. `--ergonomics` and `--team` run the
+programs of `tests/benchmarks/peers/ergonomics` and `tests/benchmarks/peers/team` instead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.benchmarks.peers.ergonomics import run as ergonomics
 from tests.benchmarks.peers.features.catalogue import FEATURES, LIBRARIES, Feature
 from tests.benchmarks.peers.features.trial import Cell, Trial, Unable
 from tests.benchmarks.peers.roster import ROSTER, Entry
+from tests.benchmarks.peers.team import run as team
 
 RESULTS = Path(__file__).parents[2] / "results" / "features.json"
 
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     if options.ergonomics:
         ergonomics.main(options.environments.absolute(), options.libraries)
+        return
+    if options.team:
+        team.main(options.environments.absolute(), options.libraries)
         return
     entries = [one for one in ROSTER if one.name in LIBRARIES]
     libraries = [one for one in entries if not options.libraries or one.name in options.libraries.split(",")]
@@ -43,6 +47,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only these features, by name, with commas between")
     parser.add_argument("--libraries", default="", help="only these, by name, with commas between")
     parser.add_argument("--ergonomics", action="store_true", help="the same agent written with each library")
+    parser.add_argument("--team", action="store_true", help="the same team of agents with four libraries")
     parser.add_argument("--offline", action="store_true", help="install nothing")
     parser.add_argument("--environments", type=Path, required=True, help="folder of the environments")
     return parser.parse_args(arguments)

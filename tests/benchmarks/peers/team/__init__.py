@@ -1,0 +1,1 @@
+"""The same team of agents with four libraries: `make bench-features ARGS=--team`."""
