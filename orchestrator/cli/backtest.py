@@ -6,12 +6,13 @@ import asyncio
 import csv
 import io
 import json
+import re
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -27,8 +28,10 @@ from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.files.bounded import read_file, read_lines
 from orchestrator.files.named_object import imported
+from orchestrator.kernel.branch import Join, JoinRule
 from orchestrator.runtime.backtest.backtest import sweep
 from orchestrator.runtime.backtest.comparison import RunComparison, Saving
+from orchestrator.runtime.backtest.joins import JoinChange, JoinComparison, JoinReport, backtest_joins
 from orchestrator.runtime.backtest.policy import Policy, SweepRange
 from orchestrator.runtime.backtest.report import (
     CHANGE_WORDS,
@@ -57,6 +60,20 @@ CSV_COLUMNS: Final = (
         "left_out",
     ),
 )
+JOIN_COLUMNS: Final = (
+    *("run_id", "state", "visit", "outcome", "change", "recorded", "observed", "limit"),
+    *("tested", "tested_observed", "tested_limit", "left_out"),
+)
+_JOIN: Final = re.compile(
+    r"(?P<state>[^=]+)=(?:(?P<rule>all|any|ended)|(?P<counted>first|quorum|ended):(?P<count>[1-9][0-9]{0,8}))"
+)
+_JOIN_CHANGES: Final[Mapping[JoinChange, str]] = {
+    "none": "none",
+    "enough": "enough, and were too few",
+    "too_few": "too few, and were enough",
+}
+_NONE: Final = "none"
+"""In place of a guardrail: the policy has none."""
 _SAVED: Final = ("requests", "tokens", "cost", "time")
 
 
@@ -90,6 +107,28 @@ class BacktestOptions(FilterOptions, given.JournalOptions):
             metavar="MODULE:FUNCTION", help="A guard of yours, asked at each decision about another turn."
         ),
     ] = ()
+    input_guard: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="A guardrail in place of those of the inputs; `none` for no guardrail.",
+        ),
+    ] = ()
+    output_guard: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="A guardrail in place of those of the outputs; `none` for no guardrail.",
+        ),
+    ] = ()
+    join: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="STATE=JOIN",
+            help="Another join of a state with branches, instead of a policy: all, any, first:N, quorum:N, ended or "
+            "ended:N.",
+        ),
+    ] = ()
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +143,8 @@ class BacktestOptions(FilterOptions, given.JournalOptions):
         typer.Option(metavar="FILE", help="Draw benefit against harm: *.svg or *.png."),
     ] = None
     csv: Annotated[
-        bool, typer.Option("--csv", help="Print one row for each run, or each value of --sweep.")
+        bool,
+        typer.Option("--csv", help="Print one row for each run, decision of --join, or value of --sweep."),
     ] = False
 
 
@@ -115,16 +155,19 @@ def backtest_runs(options: BacktestOptions) -> int:
     No model and no tool is called. The guards of each run are evaluated again on their recorded inputs, in order, up
     to the first decision or message to the model that differs. The report says which runs would have stopped earlier,
     split into those that had completed (harm) and those that had failed, stalled or run out (benefit), and what that
-    saves.
+    saves. With --join it is about the decisions on the branches of a state, in the runs of any machine.
     """
     if options.csv and options.json:
         raise ConfigError("--csv prints rows and --json prints the report: give one of them")
     if options.plot is not None:
         check_picture(options.plot)
-    policies = policies_of(options)
+    joins = joins_of(options)
+    policies = {} if joins else policies_of(options)
     since = None if options.since is None else time.time() - seconds_in(options.since)
     if options.files and (since is not None or any(one is not None for one in options.conditions.values())):
         raise ConfigError("conditions select runs of a journal; give FILE or conditions, not both")
+    if joins:
+        return _backtest_joins(options, joins, since)
     first: list[RunComparison] = []  # with a difference, for the table
 
     def take(run: RunComparison) -> None:
@@ -167,12 +210,56 @@ def policies_of(options: BacktestOptions) -> dict[str, Policy]:
     limits = limits_from(options.set, {})
     names = (pair.partition("=")[0].strip() for pair in options.set)
     given |= {name: getattr(limits, name) for name in names}
-    guards = [imported(spec, "guard") for spec in options.guard]
-    if options.sweep is None:
-        if not given and not guards:
-            raise ConfigError("no policy to test: give --set, --limits, --guard or --sweep")
-        return {"": Policy(given, guards)}
-    return SweepRange.of(options.sweep).policies(given, guards)
+    stages = _guardrails(options.input_guard), _guardrails(options.output_guard)
+    policy = Policy(given, [imported(spec, "guard") for spec in options.guard], *stages)
+    if options.sweep is not None:
+        return SweepRange.of(options.sweep).policies(policy)
+    if not given and not options.guard and stages == (None, None):
+        raise ConfigError(
+            "no policy to test: give --set, --limits, --guard, --input-guard, --output-guard, --sweep or --join"
+        )
+    return {"": policy}
+
+
+def _guardrails(specs: Sequence[str]) -> list[Any] | None:
+    """Return the guardrails of a stage; None to keep those of the runs. Raises ConfigError."""
+    if _NONE in specs and len(specs) > 1:
+        raise ConfigError(f"{_NONE!r} means no guardrail; give it alone, or only guardrails")
+    return None if not specs else [imported(spec, "guardrail") for spec in specs if spec != _NONE]
+
+
+def joins_of(options: BacktestOptions) -> dict[str, Join]:
+    """Return state -> join to test. Raises ConfigError."""
+    joins: dict[str, Join] = {}
+    for text in options.join:
+        found = _JOIN.fullmatch(text)
+        if found is None:
+            raise ConfigError(
+                f"join {text!r:.80} is not of the form STATE=JOIN; a join is all, any, first:N, quorum:N, ended or "
+                "ended:N with N from 1, as mapping=ended:90"
+            )
+        if found["state"] in joins:
+            raise ConfigError(f"state {found['state']!r} has two joins; give --join once for each state")
+        rule = cast("JoinRule", found["rule"] or found["counted"])
+        joins[found["state"]] = Join(rule, int(found["count"] or 0))
+    if joins:
+        options_of_policies = (
+            "limits",
+            "set",
+            "guard",
+            "input_guard",
+            "output_guard",
+            "sweep",
+            "plot",
+            "files",
+        )
+        for name in options_of_policies:
+            if getattr(options, name):
+                other = "FILE" if name == "files" else f"--{name.replace('_', '-')}"
+                raise ConfigError(
+                    f"--join tests joins of a journal, without {other}: run the command for each"
+                )
+    return joins
 
 
 def exported(files: Iterable[Path]) -> Iterator[RunTrace]:
@@ -198,6 +285,80 @@ def exported(files: Iterable[Path]) -> Iterator[RunTrace]:
                 yield RunTrace.from_json(trace)
             except ValueError as error:
                 raise ConfigError(f"{where}: {shown(str(error), 200)}") from None
+
+
+# ---- joins ----
+
+
+def _backtest_joins(options: BacktestOptions, joins: Mapping[str, Join], since: float | None) -> int:
+    first: list[JoinComparison] = []  # with another decision, for the table
+    conditions = options.conditions
+    if since is not None:
+        conditions["started_since"] = since
+
+    def take(one: JoinComparison) -> None:
+        if options.csv:
+            _print_row(join_row(one))
+        elif one.change != "none" and len(first) < _NAMED:
+            first.append(one)
+
+    if options.csv:
+        _print_row(JOIN_COLUMNS)
+
+    async def work(store: OpenStore) -> JoinReport:
+        return await backtest_joins(store.runs, joins, each=take, **conditions)
+
+    report = at_journal(options.journal, work, only_reads=True)
+    if options.json:
+        tested = {state: str(join) for state, join in joins.items()}
+        say_json({"joins": tested} | report.as_json())
+    elif not options.csv:
+        print_joins(report, first)
+    return Exit.COMPLETED
+
+
+def join_row(one: JoinComparison) -> tuple[object, ...]:
+    """Return the cells of JOIN_COLUMNS."""
+    before, after = one.recorded, one.tested
+    decided = ("", "", "") if before is None else (before.ok, before.observed, before.limit)
+    tested = ("", "", "") if after is None else (after.ok, after.observed, after.limit)
+    return one.run_id, one.state, one.visit, one.outcome, one.change, *decided, *tested, one.left_out
+
+
+def print_joins(report: JoinReport, first: Sequence[JoinComparison]) -> None:
+    """Print the report about joins, and the first decisions that would be others."""
+    say(
+        f"{many(report.decisions, 'decision')} evaluated" if report.decisions else "no decision was evaluated"
+    )
+    if report.decisions:
+        rows = [
+            (state, _JOIN_CHANGES[change], f"{count:,}")
+            for (state, change), count in sorted(report.changes.items())
+        ]
+        for line in table(("state", "change", "decisions"), rows, right=("decisions",)):
+            say(line)
+    if first:
+        named = [
+            (
+                one.run_id,
+                one.outcome or "(open)",
+                one.state,
+                str(one.visit),
+                *(verdict.explain() if verdict else "" for verdict in (one.recorded, one.tested)),
+            )
+            for one in first
+        ]
+        say("")
+        for line in table(
+            ("run", "outcome", "state", "visit", "recorded", "tested"), named, right=("visit",)
+        ):
+            say(line)
+        if (more := report.enough + report.too_few - len(first)) > 0:
+            say(f"  … and {many(more, 'decision')} more: --csv prints all")
+    for reason, count in sorted(report.left_out.items()):
+        say(f"left out: {many(count, 'decision')}: {shown(reason, 300)}")
+    if report.damage:
+        say(f"left out: {shown(report.damage, 300)}")
 
 
 # ---- output ----

@@ -70,7 +70,7 @@ class PolicyForm:
         swept = form.texts.get("sweep", "")
         try:
             if swept:
-                form.policies = SweepRange.of(swept).policies(form.limits)
+                form.policies = SweepRange.of(swept).policies(Policy(form.limits))
             elif form.limits:
                 form.policies = {"": Policy(form.limits)}
         except ConfigError as error:

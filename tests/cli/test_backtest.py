@@ -201,7 +201,7 @@ def test_runs_that_cannot_be_evaluated_are_named_and_left_out(cli: Cli, folder: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "no policy to test: give --set, --limits, --guard or --sweep"),
+        ((), "no policy to test: give --set, --limits, --guard, --input-guard, "),
         (("--set", "max_turns=3"), "unknown setting limits.max_turns; known: approval_seconds, "),
         (("--set", "max_iterations"), "limit 'max_iterations' is not of the form name=value"),
         (("--set", "completion_retries=0"), "give 1 or more"),

@@ -86,6 +86,21 @@ class JoinReport:
         """Decisions that would have been the same."""
         return self._count("none")
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "decisions": self.decisions,
+            "unchanged": self.unchanged,
+            "enough": self.enough,
+            "too_few": self.too_few,
+            "states": [
+                {"state": state, "change": change, "decisions": count}
+                for (state, change), count in sorted(self.changes.items())
+            ],
+            "left_out": dict(self.left_out),
+            "damage": self.damage,
+        }
+
     def _count(self, change: JoinChange) -> int:
         return sum(count for (_, kind), count in self.changes.items() if kind == change)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from types import MappingProxyType
 from typing import Any, Final
@@ -200,6 +200,7 @@ class SweepRange:
             )
         return cls(found[1], range(first, last + 1))
 
-    def policies(self, limits: Mapping[str, Any], guards: Sequence[Any] = ()) -> dict[str, Policy]:
-        """Return value -> policy, with these further limits and guards of the host. Raises ConfigError."""
-        return {str(value): Policy({**limits, self.limit: value}, guards) for value in self.values}
+    def policies(self, policy: Policy) -> dict[str, Policy]:
+        """Return value -> the policy with this value of the limit. Raises ConfigError."""
+        limits = policy.limits
+        return {str(value): replace(policy, limits={**limits, self.limit: value}) for value in self.values}
