@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,8 @@ PEOPLE = {
 
 
 def members(value: object, before: str = "") -> Iterator[str]:
+    if is_dataclass(value) and not isinstance(value, type):  # the store encodes it as its fields
+        value = asdict(value)
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield f"{before}{name}"
