@@ -27,7 +27,7 @@ from orchestrator.runtime.approval.plan_file import PlanReview
 from orchestrator.runtime.runs.listing import RunFilter
 from orchestrator.runtime.runs.outline import WaitingCall, read_outlines
 from orchestrator.runtime.runs.story import RunDetails
-from orchestrator.runtime.service.descendant import open_ancestors
+from orchestrator.runtime.service.descendant import PendingQuestion, open_ancestors
 from orchestrator.tools.input_request import form_fields, request_of
 
 
@@ -124,6 +124,8 @@ PAGE: Final = 50
 """Waiting runs on a page of the list, and most questions that are answered at once."""
 AGES: Final[Mapping[str, float]] = {"10 minutes": 600.0, "1 hour": 3_600.0, "1 day": 86_400.0}
 """Least ages that the list can be filtered by, in seconds."""
+DESCENDANTS: Final = 10
+"""Descendants whose questions are complete on the page of a run above them."""
 _TELLING: Final = 3
 """Most arguments of a call in the list."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -264,7 +266,7 @@ async def _page(  # noqa: PLR0917
         viewers=console.viewers.others(chosen.run_id, session_of(request)) if chosen else (),
         fault=fault,
         typed=typed or {},
-        **({"story": None, "questions": [], "above": [], "below": []} | values),
+        **({"questions": [], "below": []} | values),
     )
 
 
@@ -292,13 +294,30 @@ async def _rows(console: Console, request: Request, actor: Actor, heads: Sequenc
 
 
 async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[str, Any]:
-    details: RunDetails = await console.runs.get(head.run_id)
+    """Return the questions of a run, then those of its descendants: DESCENDANTS runs complete, and the others."""
     in_tree = await console.runs.pending(head.run_id)
+    below = list(dict.fromkeys(one.run_id for one in in_tree if one.run_id != head.run_id))
+    shown = await _shown_questions(console, actor, head, in_tree)
+    for run_id in below[:DESCENDANTS]:
+        shown += await _shown_questions(console, actor, await console.runs.head(run_id), in_tree)
+    return {
+        "questions": shown,
+        "below": [question for question in in_tree if question.run_id in below[DESCENDANTS:]],
+    }
+
+
+async def _shown_questions(
+    console: Console, actor: Actor, head: RunHead, in_tree: Sequence[PendingQuestion]
+) -> list[dict[str, Any]]:
+    details: RunDetails = await console.runs.get(head.run_id)
     pending = {question.key for question in in_tree if question.run_id == head.run_id}
-    now = time.time()
+    above, now = await open_ancestors(console.runs.journal, head), time.time()
     requests = [request_of(question.input) if question.input else None for question in details.questions]
-    shown = [
+    return [
         {
+            "head": head,
+            "story": details.story,
+            "above": above,
             "question": question,
             "plan": PlanReview.of(details.story.context) if question.why == PLAN else None,
             "request": asked,
@@ -311,12 +330,6 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
         }
         for question, asked in zip(details.questions, requests, strict=True)
     ]
-    return {
-        "story": details.story,
-        "questions": shown,
-        "above": await open_ancestors(console.runs.journal, head),
-        "below": [question for question in in_tree if question.run_id != head.run_id],
-    }
 
 
 async def answer(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:

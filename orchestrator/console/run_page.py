@@ -493,14 +493,16 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the page of a run. Raises RunUnknown, Corrupt, StoreDown."""
     run_id = str(request.path_params["run_id"])
     head = await console.runs.head(run_id)
-    tree = await console.runs.children(run_id)
-    # A short text that changes with the run, its child runs and the requests to it.
-    heads, ahead = [], [tree]
+    family = await console.runs.family(run_id)
+    tree = family
+    # A short text that changes with the run, the other runs of its tree and the requests to it.
+    heads, ahead = [], [family]
     while ahead:
         branch = ahead.pop()
         heads.append((branch.head.run_id, branch.head.seq, branch.head.epoch, branch.head.owner))
         ahead += branch.children
-    requests = len(await console.runs.journal.inbox(tree.head.run_id))
+        tree = branch if branch.head.run_id == run_id else tree
+    requests = len(await console.runs.journal.inbox(run_id))
     seen = f"{zlib.crc32(repr((heads, requests)).encode()):08x}"
     if request.query_params.get("seen") == seen:
         return Response(status_code=204)  # nothing to swap: the records of a long run are not read again
@@ -533,7 +535,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         view=view,
         head=head,
         story=view.story,
-        tree=tree,
+        family=family,
         below=[question for question in pending if question.run_id != run_id],
         timeline=Markup(drawn),  # noqa: S704 - its texts are escaped by the drawing
         words=words,

@@ -20,9 +20,10 @@ from orchestrator import (
     Usage,
     tool,
 )
-from orchestrator.console import console_app
-from orchestrator.console.pages import money
+from orchestrator.console import Actor, console_app
+from orchestrator.console.pages import money, query
 from orchestrator.errors import LLMError
+from orchestrator.kernel.journal import Draft, write_records
 from orchestrator.machines.question import Question
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import ScriptedLLM, call
@@ -226,18 +227,92 @@ async def test_the_page_of_a_run_shows_state_budgets_guards_and_why_it_stopped(
     assert "nobody while it waits" in asking
 
 
-async def test_child_runs_are_a_tree_and_name_their_parent(journal: MemoryJournal, runs: Runs) -> None:
-    child = agent(journal, said(text="Answer."), name="scholar", tools=[])
-    ask = child.as_tool("ask_scholar", "Ask.")
-    parent = agent(journal, said(call("ask_scholar", task="Why?")), said(text="Done."), tools=[ask])
+def tree_of(page: Answer) -> list[tuple[int, str, str, bool]]:
+    """Return depth, name, agent and whether it is the page of the run, of each row of the tree."""
+    part = page.text.partition('<ul class="runs-tree"')[2].partition("</ul>")[0]
+    found = []
+    for depth, row in re.findall(r'<li class="d(\d)[^"]*">(.*?)</li>', part, re.DOTALL):
+        name = re.search(r'(<b class="mono" aria-current="page"|<a class="id link")[^>]*>([^<]*)<', row)
+        if name is not None:
+            who = row.partition(name[0])[2].partition("<span>")[2].partition("</span>")[0]
+            found.append((int(depth), name[2], who, "aria-current" in name[1]))
+    return found
+
+
+async def test_each_run_of_a_tree_has_the_whole_tree_with_states_and_costs(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    scholar = agent(journal, said(text="Answer."), name="scholar", tools=[])
+    ask = scholar.as_tool("ask_scholar", "Ask.")
+    clerk = agent(
+        journal, said(call("ask_scholar", task="Why?")), said(text="Done."), name="clerk", tools=[ask]
+    )
+    parent = agent(
+        journal, said(call("brief", task="Go")), said(text="Done."), tools=[clerk.as_tool("brief", "Brief.")]
+    )
     await parent.run("Go.", run_id="parent")
     client = Client(readable(runs))
-    page = (await client.get("/runs/parent")).text
-    assert "Child runs" in page
-    [one] = (await runs.children("parent")).children
-    assert f'href="/runs/{one.head.run_id}"' in page
-    below = await client.get(f"/runs/{one.head.run_id}")
-    assert 'href="/runs/parent"' in below.text
+    for place, run_id in enumerate(("parent", "parent:1:0", "parent:1:0:1:0")):
+        page = await client.get(f"/runs/{run_id}")
+        assert tree_of(page) == [
+            (0, "parent", "support", place == 0),
+            (1, "1:0", "clerk", place == 1),
+            (2, "1:0", "scholar", place == 2),
+        ]
+        part = page.text.partition('<ul class="runs-tree"')[2].partition("</ul>")[0]
+        assert part.count("Completed") == part.count("finalize") == 3
+        assert re.findall(r"tokens, ([\d.]+)", part) == ["0.5000", "0.3000", "0.1000"], "with the runs below"
+    assert tree_of(await client.get("/runs/parent"))
+    alone = agent(journal, said(text="Done."), name="alone")
+    await alone.run("Go.", run_id="alone")
+    assert 'class="runs-tree"' not in (await client.get("/runs/alone")).text
+
+
+async def branches(journal: MemoryJournal, count: int) -> None:
+    """Write a run with so many branches, of which some failed, and a run below the last one."""
+    opening = {"schema": 1, "graph": "llm_loop", "at": 1.0, "parent_run_id": None, "agent": "front"}
+    ended = Draft("ended", {"outcome": "completed", "reason": "none", "at": 2.0, "t": 1.0})
+    await journal.create("root", "me", opening)
+    for place in range(count):
+        name = f"root:reading.1:{place}"
+        body = {**opening, "parent_run_id": "root", "agent": "reader"}
+        lease = await journal.create(name, "me", body)
+        outcome = "failed" if place % 100 == 50 else "completed"
+        await write_records(journal, lease, Draft("ended", {**ended.body, "outcome": outcome}))
+    last = f"root:reading.1:{count - 1}"
+    lease = await journal.create(f"{last}:1:0", "me", {**opening, "parent_run_id": last, "agent": "scholar"})
+    await write_records(journal, lease, ended)
+
+
+async def test_a_tree_of_a_thousand_branches_is_folded_around_the_run_of_the_page() -> None:
+    journal = MemoryJournal(ended=2_000)
+    await branches(journal, 1_000)
+    client = Client(readable(Runs(journal)))
+    for run_id in ("root", "root:reading.1:700", "root:reading.1:999:1:0"):
+        page = await client.get(f"/runs/{run_id}")
+        rows = tree_of(page)
+        assert len(page.body) < 100_000
+        assert [row for row in rows if row[3]] == [row for row in rows if row[3]][:1]
+        assert sum(row[0] == 1 for row in rows) == 50
+        assert page.text.count("Failed") >= 10, "those that need attention come first"
+        assert "950 more: 950 completed" in page.text
+        assert "branch, " in page.text
+    assert (1, "reading.1:999", "reader", False) in rows, "the path to the run is there"
+    assert (2, "1:0", "scholar", True) in rows
+
+
+async def test_a_tree_whose_parents_are_in_a_circle_or_whose_root_is_gone_is_shown(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    opening = {"schema": 1, "graph": "llm_loop", "at": 1.0, "agent": "front"}
+    for run_id, above in (("one", "two"), ("two", "one"), ("left", "erased"), ("below", "left")):
+        await journal.create(run_id, "me", {**opening, "parent_run_id": above})
+    client = Client(readable(runs))
+    assert [row[1:] for row in tree_of(await client.get("/runs/one"))] == [
+        ("two", "front", False),
+        ("one", "front", True),
+    ]
+    assert [row[1] for row in tree_of(await client.get("/runs/below"))] == ["left", "below"]
 
 
 async def test_the_page_of_an_unchanged_run_is_not_built_again(journal: MemoryJournal, runs: Runs) -> None:
@@ -321,7 +396,7 @@ async def test_the_page_of_a_failed_run_leads_with_the_error_and_its_place(
     page = html.unescape((await client.get("/runs/r1")).text)
     place = f"in await_llm, turn 2, attempt {RetryPolicy().attempts}."
     assert page.index("LLMError (server_error, HTTP 503") < page.index(place) < page.index("Timeline")
-    assert f"{RetryPolicy().attempts - 1} attempts repeated" in page, "they have no answer"
+    assert f"currency unknown, {RetryPolicy().attempts - 1} repeated" in page, "they have no answer"
     assert "server <said> no" not in page, "the message is content"
     assert 'href="/runs/r1?content=shown">Show the message</a>' in page
     shown = await client.get("/runs/r1?content=shown")
@@ -403,23 +478,83 @@ async def test_a_turn_of_many_calls_shows_its_first_messages_and_says_how_many_i
 # ---- inbox ----
 
 
-async def test_the_pages_of_a_run_and_its_child_run_lead_to_the_question_of_the_child_run(
+async def leave_below(journal: MemoryJournal, calls: int = 1) -> None:
+    """Leave a tree of three agents; so many runs at its end wait for a person."""
+    clerk = agent(MemoryJournal(), *[said(call("pay", amount=7))] * calls, name="clerk")
+    asks = [call("pay_it", task=str(number)) for number in range(calls)]
+    desk = agent(
+        MemoryJournal(),
+        said(*asks),
+        name="desk",
+        limits=Limits(max_concurrent_tools=0),
+        tools=[clerk.as_tool("pay_it", "Pay.")],
+    )
+    front = agent(journal, said(call("bill", task="7")), name="front", tools=[desk.as_tool("bill", "Bill.")])
+    await front.run("go", run_id="p", wait="never")
+
+
+ABOVE = ("p", "p:1:0", "p:1:0:1:0")
+
+
+@pytest.mark.parametrize("run_id", ABOVE)
+async def test_a_question_of_a_child_run_is_read_and_answered_on_the_page_of_each_run_above_it(
+    journal: MemoryJournal, runs: Runs, run_id: str
+) -> None:
+    await leave_below(journal)
+    client = await operator(runs)
+    page = html.unescape((await client.get(f"/runs/{run_id}")).text)
+    assert "Read and answer" in page
+    [question] = await runs.pending(run_id)
+    if run_id != ABOVE[-1]:
+        path = " > ".join(("front", "desk", "clerk")[ABOVE.index(run_id) :])
+        assert f"{path}, " in page
+        assert f"/inbox{query({'run': run_id})}#call-p:1:0:1:0-1:0" in page
+    text = (await client.get(f"/inbox{query({'run': run_id})}")).text
+    assert question.digest in text
+    assert "no question that this page can answer" not in text
+    path = (
+        '<a class="link" href="/runs/p">front</a> &gt; <a class="link" href="/runs/p:1:0">desk</a> &gt; clerk'
+    )
+    assert path in text
+    form = {"kind": "reject", "call": "1:0", "digest": question.digest, "text": "no"}
+    [action] = set(re.findall(r'action="(/answer/[^"]+)"', text))
+    assert action == "/answer/p:1:0:1:0", "the form answers the run that asks"
+    token = Answer(200, {}, text.encode(), "").form_token()
+    assert (await client.post(action, {**form, "form_token": token, "digest": "0" * 64})).status == 409
+    assert (
+        await client.post(action, {**form, "form_token": token, "digest": question.digest[:12]})
+    ).status == 400
+    assert [len(await journal.inbox(one)) for one in ABOVE] == [0, 0, 0]
+    assert (await client.post(action, {**form, "form_token": token})).status == 303
+    assert [len(await journal.inbox(one)) for one in ABOVE] == [0, 0, 1]
+
+
+async def test_a_run_above_many_questions_shows_the_first_complete_and_names_the_others(
     journal: MemoryJournal, runs: Runs
 ) -> None:
-    child = agent(MemoryJournal(), said(call("pay", amount=7)), name="billing")
-    front = agent(journal, said(call("bill", task="7")), name="front", tools=[child.as_tool("bill", "Bill.")])
-    left = await front.run("go", run_id="p", wait="never")
+    await leave_below(journal, 12)
     client = await operator(runs)
-    link = 'href="/inbox?run=p%3A1%3A0"'
-    for page in ("/runs/p", "/inbox?run=p"):
-        text = (await client.get(page)).text
-        assert link in text, page
-        assert "front &gt; billing, call 1:0: pay" in text, page
-        assert "no question that this page can answer" not in text
-    text = (await client.get("/inbox?run=p%3A1%3A0")).text
-    assert '<a class="link" href="/runs/p">front</a> &gt; billing' in text
-    assert left.questions[0].digest in text
-    assert 'action="/answer/p:1:0"' in text
+    page = (await client.get("/runs/p")).text
+    assert (page.count("A child run waits for a person"), "9 more questions of child runs" in page) == (
+        3,
+        True,
+    )
+    text = (await client.get("/inbox?run=p")).text
+    assert len(re.findall(r'<article class="card" id="call-p:1:0:1:\d+-1:0"', text)) == 10
+    assert (
+        len(re.findall(r'href="/inbox\?run=p%3A1%3A0%3A1%3A\d+"', text.partition("More child runs")[2])) == 2
+    )
+
+
+async def test_a_reader_of_a_run_above_sees_the_question_and_no_form(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await leave_below(journal)
+    app = console_app(runs, actor=lambda _: Actor("ann", may_read_content=False), content="ask")
+    text = (await Client(app).get("/inbox?run=p")).text
+    assert "May <span" in text
+    assert "/answer/" not in text
+    assert "&#34;amount&#34;" not in text, "arguments are content"
 
 
 async def test_the_inbox_lists_the_longest_wait_first_and_shows_one_call_completely(
@@ -538,7 +673,7 @@ async def test_a_cost_is_shown_with_its_currency_and_never_summed_with_another_o
     listed = (await client.get("/")).text
     assert re.findall(r'c-p num">([^<]+)<', listed) == ["0.1000", "1.5000 USD", "1.5000 EUR"]
     assert "<dd>1.5000 EUR</dd>" in (await client.get("/runs/euros")).text
-    assert "currency unknown, " in (await client.get("/runs/unknown")).text
+    assert "currency unknown</dd>" in (await client.get("/runs/unknown")).text
     agents = (await client.get("/agents")).text
     assert "0.1000 of an unknown currency + 1.5000 EUR + 1.5000 USD" in agents
     one = (await client.get("/agents/support")).text

@@ -135,6 +135,49 @@ def test_two_calls_of_the_second_page_of_the_inbox_are_rejected_with_six_clicks_
     assert ann.said == []
 
 
+async def leave_tree(path: Path) -> None:
+    """Leave a tree of three agents whose last run waits for a person."""
+    async with SqliteJournal(path) as journal:
+        clerk = agent(None, said(call("pay", amount=7)), name="clerk")
+        desk = agent(
+            None, said(call("pay_it", task="7")), name="desk", tools=[clerk.as_tool("pay_it", "Pay.")]
+        )
+        bill = desk.as_tool("bill", "Bill.")
+        front = agent(journal, said(call("bill", task="7")), name="front", tools=[bill])
+        await front.run("go", run_id="p", wait="never")
+
+
+@VIEWS
+def test_a_question_of_a_grandchild_is_answered_from_the_root_and_each_run_of_the_tree_is_a_click_away(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_tree(processes.journal))
+    ann = Person.at(browser, processes.console("--operate"), width=width, scheme=scheme)
+    page = ann.page("/runs/p")
+    assert overflow(page) == violations(page) == []
+    task = Task(page)
+    page.get_by_text("front > desk > clerk").wait_for()
+    tree = page.locator(".runs-tree")
+    task.click(tree.get_by_role("link", name="1:0", exact=True).last)
+    page.wait_for_url("**/runs/p:1:0:1:0")
+    assert tree.locator("li").count() == 3
+    assert "11 tokens, 0.1000" in tree.locator("li.here").inner_text()
+    assert overflow(page) == violations(page) == []
+    task.click(tree.get_by_role("link", name="p", exact=True))
+    page.wait_for_url("**/runs/p")
+    task.click(page.get_by_role("link", name="Read and answer"))
+    article = page.locator("article.card")
+    assert article.get_by_text("7", exact=False).first.is_visible()
+    assert overflow(page) == violations(page) == []
+    task.click(article.get_by_placeholder("Reason, required; the model reads it"))
+    task.type("too dear")
+    task.click(article.get_by_role("button", name="Reject the call"))
+    page.wait_for_url("**/runs/p:1:0:1:0")
+    page.get_by_text("The run has not read it yet").wait_for()
+    assert task.effort == (5, len("too dear"))
+    assert ann.said == []
+
+
 @VIEWS
 def test_the_address_of_a_filtered_page_has_the_filters_that_were_filled_in_and_no_empty_ones(
     browser: Browser, processes: Processes, width: int, scheme: str

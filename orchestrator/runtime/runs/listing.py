@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
@@ -185,6 +185,34 @@ class RunTree:
 
     head: RunHead
     children: list[RunTree] = field(default_factory=list)
+    is_on_path: bool = False
+    """Whether it is the run that the tree was read for, or a run above it."""
+
+    @property
+    def name(self) -> str:
+        """Its id without that of its parent run, which most ids of child runs begin with."""
+        return self.head.run_id.removeprefix(f"{self.head.parent_run_id}:")
+
+    @property
+    def kind(self) -> str:
+        """`segment` for the part of a run that one agent drives, `branch` for one of several runs of a state, else "".
+
+        The ids that the runs of a team and of `fan_out` give their child runs say it.
+        """
+        return (
+            "segment" if _SEGMENT.fullmatch(self.name) else "branch" if _BRANCH.fullmatch(self.name) else ""
+        )
+
+    def rows(self) -> Iterator[tuple[int, RunTree | None, str]]:
+        """Yield (depth, run, "") for each run, and (depth, None, how many others) where some are left out."""
+        ahead: list[tuple[int, RunTree | None, str]] = [(0, self, "")]
+        while ahead:
+            depth, tree, others = ahead.pop()
+            yield depth, tree, others
+            if tree is not None:
+                if tree.other_children:
+                    ahead.append((depth + 1, None, tree.other_children))
+                ahead += [(depth + 1, child, "") for child in reversed(tree.first_children)]
 
     def as_json(self) -> dict[str, Any]:
         """Return the tree as plain data."""
@@ -194,11 +222,14 @@ class RunTree:
 
     @property
     def first_children(self) -> list[RunTree]:
-        """The children that a person is shown: all, or MOST_CHILDREN of them, those that need attention first."""
+        """The children that a person is shown: all, or MOST_CHILDREN of them, those that need attention first.
+
+        The one on the path to the run that the tree was read for is always among them.
+        """
         if len(self.children) <= MOST_CHILDREN:
             return self.children
-        well = [one.head.status == "ended" and one.head.outcome == "completed" for one in self.children]
-        chosen = sorted(range(len(well)), key=lambda at: (well[at], at))[:MOST_CHILDREN]
+        rank = [(not one.is_on_path, status_name(one.head) == "completed") for one in self.children]
+        chosen = sorted(range(len(rank)), key=lambda at: (rank[at], at))[:MOST_CHILDREN]
         return [self.children[at] for at in sorted(chosen)]
 
     @property
@@ -211,6 +242,8 @@ class RunTree:
         return f"{len(heads):,} more: {named}" if heads else ""
 
 
+_SEGMENT: Final = re.compile(r"s\d+")
+_BRANCH: Final = re.compile(r"[^:]+\.\d+:\d+")
 MOST_CHILDREN: Final = 50
 """Child runs of one run that a page or a command shows."""
 
@@ -228,6 +261,40 @@ async def read_tree(journal: Journal, root: RunHead) -> RunTree:
                 branch.children.append(RunTree(head))
         ahead += branch.children
     return tree
+
+
+async def read_family(journal: Journal, head: RunHead) -> RunTree:
+    """Return the tree that a run is part of, from its root.
+
+    Only what a page shows is read below the first level: the child runs of those that are `first_children`, and of at
+    most MOST_EXPANDED runs. A tree has any number of branches, and a page is of one size.
+    """
+    path = {head.run_id: head}
+    while head.parent_run_id is not None and head.parent_run_id not in path:
+        try:
+            head = await journal.head(head.parent_run_id)
+        except RunUnknown:  # pruned, or erased
+            break
+        path[head.run_id] = head
+    root = RunTree(head, is_on_path=True)
+    seen, level, expanded = {head.run_id}, [root], 0
+    while level:
+        below: list[RunTree] = []
+        for tree in sorted(level, key=lambda one: not one.is_on_path):
+            if not tree.is_on_path and expanded >= MOST_EXPANDED:
+                break
+            expanded += 1
+            async for child in journal.runs(parent_run_id=tree.head.run_id):
+                if child.run_id not in seen:
+                    seen.add(child.run_id)
+                    tree.children.append(RunTree(child, is_on_path=child.run_id in path))
+            below += tree.first_children
+        level = below
+    return root
+
+
+MOST_EXPANDED: Final = 200
+"""Runs of a tree whose child runs a page shows."""
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from orchestrator.runtime.runs.listing import (
     RunTree,
     count_runs,
     read_agents,
+    read_family,
     read_machine,
     read_page,
     read_tree,
@@ -308,6 +309,13 @@ class Runs:
     async def children(self, run_id: str) -> RunTree:
         """Return the child runs of a run, at any depth. Raises RunUnknown, Corrupt, StoreDown."""
         return await read_tree(self.journal, await self.journal.head(run_id))
+
+    async def family(self, run_id: str) -> RunTree:
+        """Return the tree that a run is part of, from its root, as far as a page shows it.
+
+        Raises RunUnknown, StoreDown.
+        """
+        return await read_family(self.journal, await self.journal.head(run_id))
 
     async def timeline(self, run_id: str) -> Timeline:
         """Return what happened in a run, and when; `timeline_svg` of `orchestrator.drawing.timeline` draws it.
