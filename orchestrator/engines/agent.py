@@ -83,7 +83,7 @@ class AgentRegistry:
                     f"{name} is a {type(agent).__name__}; an engine runs an Agent, a Pipeline, a Ralph, an Rlm or an "
                     "Approval"
                 )
-        hosts = self.hosts = tuple(agent.hosting for agent in self._agents.values())
+        hosts = tuple(agent.hosting for agent in self._agents.values())
         if not hosts:
             raise ConfigError("an engine needs at least one agent")
         if any(host.journal is not hosts[0].journal for host in hosts):
@@ -101,6 +101,8 @@ class AgentRegistry:
                 )
             seen.add(key)
         self.journal, self.clock = hosts[0].journal, hosts[0].clock
+        self.hosts = tuple(one for host in hosts for one in host.generations)
+        """The interfaces of all agents, and of their earlier runs."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._agents)
@@ -185,6 +187,11 @@ class AgentRegistry:
                 "fingerprint": agent.hosting.fingerprint,
                 "model": agent.hosting.model,
                 "tools": agent.hosting.tools,
+                **(
+                    {}
+                    if (earlier := agent.hosting.earlier) is None
+                    else {"earlier": {"graph": earlier.graph, "fingerprint": earlier.fingerprint}}
+                ),
             }
             for name, agent in self._agents.items()
         }
@@ -202,14 +209,25 @@ class AgentRegistry:
         """Return the name, in this engine, of the agent that a run belongs to; None if it is not here.
 
         Of several versions of that agent, it is the one with the graph of the run, and the version of the run if two
-        have that graph.
+        have that graph; an agent whose new runs have that graph comes before one with earlier runs of it.
         """
+        hosts = {name: self.hosting(name, head) for name in self}
         found = [
-            (host.fingerprint == head.fingerprint, host.version == head.agent_version, name)
-            for name, host in ((name, agent.hosting) for name, agent in self._agents.items())
+            (
+                host.fingerprint == head.fingerprint,
+                host.version == head.agent_version,
+                host is self[name].hosting,
+                name,
+            )
+            for name, host in hosts.items()
             if (host.graph, host.agent) == (head.graph, head.agent)
         ]
-        return max(found, key=lambda one: one[:2])[-1] if found else None
+        return max(found, key=lambda one: one[:3])[-1] if found else None
+
+    def hosting(self, name: str, head: RunHead) -> Hosting:
+        """Return the interface of an agent for a run: that of its earlier runs if the run has their graph."""
+        own = self[name].hosting
+        return next((host for host in own.generations if host.graph == head.graph), own)
 
     def job(
         self,
@@ -229,7 +247,7 @@ class AgentRegistry:
     ) -> EngineJob:
         """Return a queue entry for a run of the journal."""
         job = self.job(head.run_id, agent, work, head.conversation_id, head.tags)
-        job.stored = True
+        job.hosting, job.stored = self.hosting(agent, head), True
         if head.seq == 0:  # deposited for an engine to start
             job.before = max(0.0, self.clock.time() - head.created_at)
         return job

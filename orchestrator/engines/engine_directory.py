@@ -6,7 +6,7 @@ next engine that starts on the journal closes its records. An engine that was on
 frozen or cut off from the server for too long, finds its records closed and continues under a new run.
 
     created     {…, engine: {name, host, pid, slots, queue, grace, recover, before?: id,
-                 agents: {name: {owner, graph, …}}}}
+                 agents: {name: {owner, graph, …, earlier?: {graph, fingerprint}}}}}
     control     {id, kind, by, why, at, number, <object of the command>, refused?: sentence}
     status      {id, at, …}                     the answer to a `status` request
     ended       {outcome: "completed", reason: "none", at, report}
@@ -327,7 +327,11 @@ class EngineInfo:
         if not self.alive or self.about.get("recover") != "resume":
             return False
         agents: Mapping[str, Mapping[str, Any]] = self.about.get("agents") or {}
-        have = [(one.get("graph"), one.get("agent", ""), one.get("fingerprint")) for one in agents.values()]
+        have = [
+            (graph.get("graph"), one.get("agent", ""), graph.get("fingerprint"))
+            for one in agents.values()
+            for graph in (one, one.get("earlier") or {})
+        ]
         return (head.graph, head.agent, fingerprint) in have
 
 

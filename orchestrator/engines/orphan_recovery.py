@@ -181,7 +181,7 @@ class OrphanRecovery:
             return None
         if head.parent_run_id is not None and await open_root(self._journal, head) not in (None, head.run_id):
             return None  # it is resumed by its parent run
-        host = self._agents[name].hosting
+        host = self._agents.hosting(name, head)
         if run is None or run.seq != head.seq:
             run = await host.described(head)
         if not await self._is_for(host, head, run):
@@ -232,20 +232,19 @@ class OrphanRecovery:
             return False
         if run_id in self._failed or self._line.find(run_id) is not None:
             return False
-        if self._agents[agent].hosting.live(run_id) is not None:
+        if self._agents.hosting(agent, head).live(run_id) is not None:
             return False
         seq, expires_at = self._seen_positions.get(run_id, (-1, 0.0))
         return seq != head.seq or 0 < expires_at <= self._agents.clock.time()
 
     async def _go_on(self, head: RunHead, agent: str) -> Any:
         """Resume a run, unless it was moved while it was queued and now waits for a person."""
-        runner = self._agents[agent]
         now = await self._journal.head(head.run_id)
         if now.seq != head.seq and now.owner is None and now.status != "ended":
-            described = await runner.hosting.described(now)
+            described = await self._agents.hosting(agent, now).described(now)
             if not described.unattended:
                 raise Suspended(head.run_id, now.reason or "interrupted")
-        return await runner.resume(head.run_id, by=f"engine {self._line.name}")
+        return await self._agents[agent].resume(head.run_id, by=f"engine {self._line.name}")
 
     def _over(self, run_id: str, end: asyncio.Future[object]) -> None:
         outcome = end.result()

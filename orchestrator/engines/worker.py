@@ -228,11 +228,11 @@ class Worker:
                 return
             name = self._agents.resumer(head)
             if head.owner is not None:
-                here = None if name is None else self._agents[name].hosting
+                here = None if name is None else self._agents.hosting(name, head)
                 if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
                     raise JournalError(f"run {head.run_id!r} lost its journal")
                 return
-            if name is None or not await self._versions.fits(self._agents[name].hosting, head):
+            if name is None or not await self._versions.fits(self._agents.hosting(name, head), head):
                 self._return(head)
                 return
             try:
@@ -251,7 +251,7 @@ class Worker:
                     head = await self._journal.head(run_id)
                     name = self._agents.resumer(head)
                     if head.status != "ended" and head.owner is None and name is not None:
-                        run = await self._agents[name].hosting.described(head)
+                        run = await self._agents.hosting(name, head).described(head)
                         await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
     def _return(self, head: RunHead) -> None:

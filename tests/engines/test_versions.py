@@ -184,3 +184,76 @@ async def test_an_engine_of_another_agent_writes_no_error_line_about_the_runs_of
             await (await one.submit("go"))
             await until(lambda: True)
     assert (await journal.head("r"), caplog.records) == (before, [])
+
+
+# ---- an agent that gets or loses handoffs ----
+
+
+def team_of(world: World, journal: Journal, by: str, **options: Any) -> Agent:
+    """The agent `sales` that may hand over to `billing`."""
+    billing = world.agent(journal, by, name="billing", **options)
+    return world.agent(journal, by, handoffs=[billing], **options)
+
+
+async def test_an_engine_whose_agent_got_handoffs_recovers_its_runs_from_before() -> None:
+    world, journal = World(), MemoryJournal()
+    await world.orphan(journal, "before", "1")
+    async with engine(team_of(world, journal, "2")) as one:
+        assert (await one.recovered["before"]).output == "2 is done"
+        await world.orphan(journal, "later", "1")  # found by a scan
+        await ended(journal, "later")
+        after = await (await one.submit("go", run_id="after"))
+    assert (after.output, world.paid) == ("2 is done", {"2": 3})
+    graphs = {run_id: (await journal.head(run_id)).graph for run_id in ("before", "later", "after")}
+    assert graphs == {"before": "llm_loop", "later": "llm_loop", "after": "team"}
+
+
+async def test_runs_from_before_the_handoffs_stay_with_a_live_engine_that_has_the_agent_without() -> None:
+    world, journal = World(), MemoryJournal()
+    async with engine(team_of(world, journal, "2", graph=NEWER), name="new") as new:
+        async with engine(world.agent(journal, "1"), name="old"):
+            assert not new.recovered
+            await world.orphan(journal, "old", "1")
+            await ended(journal, "old")
+        assert world.paid == {"1": 1}
+
+
+async def test_a_live_engine_says_that_it_has_the_earlier_graph_of_an_agent_with_handoffs() -> None:
+    world, journal = World(), MemoryJournal()
+    await world.orphan(journal, "run", "1")
+    head = await journal.head("run")
+    async with LocalEngine(team_of(world, journal, "2"), name="team", recover="list"):
+        (listing,) = await engine_directory.engines(journal)
+        assert not listing.fits(head, head.fingerprint)  # it resumes nothing
+    async with engine(team_of(world, journal, "2"), name="team", slots=1) as one:
+        (found,) = await engine_directory.engines(journal)
+        assert found.fits(head, head.fingerprint)
+        assert not found.fits(head, "another")
+        await one.recovered["run"]
+
+
+async def test_a_command_for_the_earlier_graph_reaches_the_runs_from_before_the_handoffs() -> None:
+    world, journal, asked = World(), MemoryJournal(), asyncio.Event()
+
+    async def waits(_: Any) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    await world.orphan(journal, "before", "1")
+    team = team_of(world, journal, "2").replace(model=FunctionLLM(waits))
+    async with engine(team) as one:
+        await asked.wait()
+        await one.control("cancel_all", graph="llm_loop", by="ann", why="wrong prices")
+        result = await one.recovered["before"]
+    assert (result.outcome, result.reason) == ("cancelled", "caller")
+
+
+async def test_an_engine_whose_agent_lost_its_handoffs_recovers_the_runs_of_the_team() -> None:
+    world, journal = World(), MemoryJournal()
+    one = team_of(world, CrashingJournal(journal, at=5), "1")
+    assert isinstance((await one.run("go", run_id="team")).error, StoreDown)
+    journal.bury((await journal.head("team")).owner or "")
+    assert (await journal.head("team:s1")).status == "open"
+    async with engine(world.agent(journal, "2", handoffs=[])) as two:
+        assert (await two.recovered["team"]).output == "2 is done"
+    assert (await journal.head("team:s1")).status == "ended"

@@ -320,6 +320,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             watching=(self._asking,),
         )
         self.hosting = self._make_hosting()
+        self.hosting.earlier = self._team.plain.hosting
 
     def _serve(self, runtime: Runtime, machine: Machine, data: Mapping[str, Any], **options: Any) -> None:
         """Make the service of its runs; options as for RunService."""

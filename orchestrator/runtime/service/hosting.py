@@ -79,6 +79,8 @@ class Hosting:
     """The configured name of its model, if its runs have one."""
     tools: tuple[str, ...] = ()
     """Names of its tools."""
+    earlier: Hosting | None = None
+    """The interface for the runs of the same agent from before its runs had this graph."""
 
     def __init__(
         self,
@@ -148,6 +150,11 @@ class Hosting:
         """Detach the host."""
         self._driver.limit_concurrency(None)
         self.obey(None)
+
+    @property
+    def generations(self) -> Sequence[Hosting]:
+        """This interface, and that of the agent's earlier runs."""
+        return (self,) if self.earlier is None else (self, self.earlier)
 
     @property
     def host_points(self) -> Mapping[str, Sequence[Callable[..., Any]]]:
