@@ -22,6 +22,7 @@ from orchestrator.machines.team.graph import LLM_LOOP_WITH_HANDOFFS
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.team.handoff import handoff
+from orchestrator.runtime.team.team import Team
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.tools.spec import RunContext, ToolContext, tool
 from orchestrator_guards import Verdict
@@ -152,6 +153,42 @@ async def test_a_variant_of_a_team_hands_over_too() -> None:
         handoffs=[agent("refunds", "back")], model=ScriptedLLM([call("transfer_to_refunds")])
     )
     assert (await changed.run("pay me")).agent == "refunds"
+
+
+@tool(effect="pure")
+def look_up() -> str:
+    """Look up."""
+    return "found"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"instructions": "Find out."}, {"tools": [look_up]}], ids=lambda one: next(iter(one))
+)
+async def test_a_variant_of_a_team_differs_from_it_on_the_same_journal_as_variants_of_other_agents_do(
+    changes: dict[str, Any],
+) -> None:
+    triage = pair(journal=MemoryJournal())
+    result = await triage.replace(**changes, model=ScriptedLLM([[TO_BILLING]])).run("pay me")
+    assert (result.output, result.agent) == ("paid", "billing")
+    assert (await triage.run("pay me")).agent == "billing"
+
+
+async def test_a_variant_of_a_team_on_another_journal_joins_its_team_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    triage, made = pair(), []
+
+    def counted(first: Agent[Any, Any], *parts: Any) -> Team:
+        made.append(first.name)
+        return joined(first, *parts)
+
+    joined, journal = Team.of, MemoryJournal()
+    monkeypatch.setattr(Team, "of", counted)
+    variant = triage.replace(journal=journal, model=ScriptedLLM([[TO_BILLING]]), instructions="Find out.")
+    assert made == ["triage"]
+    result = await variant.run("pay me", run_id="p1")
+    assert (result.output, result.agent) == ("paid", "billing")
+    assert await children(journal, "p1") == [("p1:s1", "triage", "ended"), ("p1:s2", "billing", "ended")]
 
 
 # ---- what the model of the next agent reads ----
