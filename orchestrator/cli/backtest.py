@@ -344,7 +344,7 @@ def print_joins(report: JoinReport, first: Sequence[JoinComparison]) -> None:
                 one.outcome or "(open)",
                 one.state,
                 str(one.visit),
-                *(verdict.explain() if verdict else "" for verdict in (one.recorded, one.tested)),
+                *("" if verdict is None else verdict.explain() for verdict in (one.recorded, one.tested)),
             )
             for one in first
         ]
