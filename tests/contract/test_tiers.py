@@ -38,6 +38,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
     "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
+    "types/test_agents_together_types.py": "types/test_machine_types.py starts mypy",
     "types/test_branch_types.py": "types/test_machine_types.py starts mypy",
     "dashboards/test_helm.py": "npm installs 37 MB: dashboards/test_pack.py reads the files of the chart",
     "dashboards/test_live_hidden.py": "dashboards/test_rules.py tries its rules, telemetry/test_cost.py its metrics",

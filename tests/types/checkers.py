@@ -25,6 +25,32 @@ def refused(file: Path) -> set[int]:
     return {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
 
 
+def expected(file: Path) -> dict[int, tuple[str, str]]:
+    """Return line -> the rule of pyright and the part of mypy's message, of lines with `# refused: RULE, TEXT`."""
+    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    found = [(number, line.partition("  # refused: ")[2]) for number, line in lines]
+    return {number: (said.partition(", ")[0], said.partition(", ")[2]) for number, said in found if said}
+
+
+def messages(report: str) -> dict[int, str]:
+    """Return line -> errors, from a report of mypy."""
+    found: dict[int, str] = {}
+    for line in report.splitlines():
+        if ": error: " in line:
+            number = int(line.split(":")[1])
+            found[number] = found.get(number, "") + line
+    return found
+
+
+def rules(report: str) -> dict[int, set[str]]:
+    """Return line -> rules of the errors, from a report of pyright."""
+    found: dict[int, set[str]] = {}
+    for one in json.loads(report)["generalDiagnostics"]:
+        if one["severity"] == "error":
+            found.setdefault(one["range"]["start"]["line"] + 1, set()).add(str(one.get("rule", "")))
+    return found
+
+
 def mypy(file: Path, *, skipped: str = "") -> tuple[list[int], str]:
     """Return the line of each error, and the report. `skipped` is a module whose imports mypy does not read."""
     folder = file.parent
