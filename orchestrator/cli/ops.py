@@ -140,7 +140,8 @@ def export_pack(
     changed = write(folder, texts)
     for file in changed:
         say(f"{file}")
-    say(f"{many(len(texts), 'file')} in {folder}, {len(changed)} written; the others were so already")
+    unchanged = f", {len(texts) - len(changed)} unchanged" if len(changed) < len(texts) else ""
+    say(f"{len(changed)} written{unchanged}: {many(len(texts), 'file')} in {folder}")
     return Exit.COMPLETED
 
 

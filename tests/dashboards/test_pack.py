@@ -60,6 +60,21 @@ def exported(folder: Path, *options: str) -> int | str | None:
     return end.value.code
 
 
+def test_the_command_counts_what_it_wrote_and_what_it_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for _ in range(2):
+        assert exported(tmp_path) == 0
+        said.append(capsys.readouterr().out.splitlines()[-1])
+        (tmp_path / "metrics.md").unlink()
+    count = len(pack(GRAPHS))
+    assert said == [
+        f"{count} written: {count} files in {tmp_path}",
+        f"1 written, {count - 1} unchanged: {count} files in {tmp_path}",
+    ]
+
+
 def test_the_command_writes_a_pack_for_a_graph_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
