@@ -235,8 +235,8 @@ async def _page(  # noqa: PLR0917
     total = (await console.runs.count(**conditions)).total
     last = max(1, math.ceil(total / PAGE))
     chosen_filter = replace(chosen_filter, number=min(chosen_filter.number, last))
-    end = chosen_filter.number * PAGE
-    waiting = (await console.runs.page(order_by="time_in_state", limit=end, **conditions)).runs[end - PAGE :]
+    start = (chosen_filter.number - 1) * PAGE
+    waiting = (await console.runs.page(order_by="time_in_state", limit=PAGE, offset=start, **conditions)).runs
     chosen = next((head for head in waiting if head.run_id == run_id), None)
     if chosen is None and run_id:
         try:
@@ -255,7 +255,7 @@ async def _page(  # noqa: PLR0917
         status=status,
         rows=await _rows(console, request, actor, waiting),
         total=total,
-        first=end - PAGE + 1,
+        first=start + 1,
         last_page=last,
         filter=chosen_filter,
         ages=AGES,

@@ -52,7 +52,7 @@ ORDERS: Final[Mapping[str, str]] = {
 OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 _COUNTED: Final = (
     *("run.status = 'open'", "run.status = 'parked'", "run.status = 'parked' AND run.waiting <> ''"),
-    *(f"run.status = 'ended' AND run.outcome = '{outcome}'" for outcome in OUTCOMES),
+    *(f"run.outcome = '{outcome}'" for outcome in OUTCOMES),  # only an ended run has an outcome
 )
 COUNTS: Final = ", ".join(("count(*)", *(f"count(*) FILTER (WHERE {what})" for what in _COUNTED)))
 """The columns of a count: one pass over the rows, which no GROUP BY has to sort. `counted` reads them."""
@@ -84,10 +84,12 @@ class RunQuery:
     started_before: float | None = None
     search: str | None = None
     hits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    run_ids: frozenset[str] | None = None
     order_by: str = "created"
     descending: bool = False
     limit: int | None = None
     after: str | None = None
+    offset: int = 0
 
     @classmethod
     def of(cls, conditions: RunConditions) -> RunQuery:
@@ -102,17 +104,23 @@ class RunQuery:
             "started_before",
             "search",
             "hits",
+            "run_ids",
             "order_by",
             "descending",
             "limit",
             "after",
+            "offset",
         }:
             raise ConfigError(f"unknown conditions {', '.join(sorted(unknown))} of a listing of runs")
+        if "run_ids" in given:
+            given["run_ids"] = frozenset(given["run_ids"])
         query = cls(equal=equal, **given)
         if query.order_by not in ORDERS:
             raise ConfigError(f"order_by is {query.order_by!r}; it must be one of {', '.join(ORDERS)}")
         if query.limit is not None and query.limit < 1:
             raise ConfigError(f"limit is {query.limit}; it must be 1 or more, or None for all")
+        if query.offset < 0:
+            raise ConfigError(f"offset is {query.offset}; it must be 0 or more")
         if len(query.search or "") > LONGEST_SEARCH or len(query.words) > MOST_WORDS:
             raise ConfigError(
                 f"search has {len(query.search or ''):,} characters in {len(query.words):,} words; it must have at "
@@ -128,7 +136,7 @@ class RunQuery:
     @classmethod
     def counting(cls, conditions: RunConditions) -> RunQuery:
         """Check the conditions of a count: a listing without an order. Raises ConfigError."""
-        ordered = {"order_by", "descending", "limit", "after"}
+        ordered = {"order_by", "descending", "limit", "after", "offset"}
         kept: Any = {name: value for name, value in conditions.items() if name not in ordered}
         return cls.of(kept)
 
@@ -159,6 +167,10 @@ class RunQuery:
     def page(self) -> int:
         """Runs to read at once."""
         return PAGE if self.limit is None else min(PAGE, self.limit)
+
+    def skipped(self, before: tuple[float, int] | None) -> int:
+        """Return the runs that a page skips; `before` as in `where`."""
+        return self.offset if before is None else 0
 
     @property
     def ordered(self) -> str:
@@ -197,7 +209,10 @@ class RunQuery:
             values.append("%" + _WILD.sub(r"!\g<0>", word) + "%")
             if hits := self.hits.get(word):
                 parts[-1] = f"({parts[-1]} OR run.run_id {among})"
-                values.append(orjson.dumps([*hits]).decode() if mark == "?" else [*hits])
+                values.append(_ids(hits, mark))
+        if self.run_ids is not None:
+            parts.append(f"run.run_id {among}")
+            values.append(_ids(self.run_ids, mark))
         position, than = f"({ORDERS[self.order_by]}, run.id)", "<" if self.descending else ">"
         if before is not None:
             parts.append(f"{position} {than} ({mark}, {mark})")
@@ -216,7 +231,7 @@ class RunQuery:
         if self.after is not None:
             at = next(place for place, head in enumerate(ordered) if head.run_id == self.after)
             ordered = ordered[at + 1 :]
-        found = [head for head in ordered if self.fits(head)]
+        found = [head for head in ordered if self.fits(head)][self.offset :]
         return found if self.limit is None else found[: self.limit]
 
     def fits(self, head: RunHead) -> bool:
@@ -227,6 +242,7 @@ class RunQuery:
             and (self.older_than is None or head.updated_at < self.older_than)
             and (self.started_since is None or head.created_at >= self.started_since)
             and (self.started_before is None or head.created_at < self.started_before)
+            and (self.run_ids is None or head.run_id in self.run_ids)
             and self._has_words(head)
             and self._waits(head.waiting)
         )
@@ -235,9 +251,7 @@ class RunQuery:
         """Compare as SQL does: SQLite ignores the case of ASCII letters, the tags are JSON text."""
         if not self.words:
             return True
-        tags = orjson.dumps(head.tags).decode()
-        columns = (tags if name == "tags" else str(getattr(head, name)) for name in SEARCHED)
-        text = "\n".join(columns).lower()
+        text = searched_text(head).lower()
         return all(word.lower() in text or head.run_id in self.hits.get(word, ()) for word in self.words)
 
     def _waits(self, waiting: str) -> bool:
@@ -257,6 +271,16 @@ class RunQuery:
             sum(head.waiting != "" for head in parked),
             {outcome: outcomes[outcome] for outcome in OUTCOMES},
         )
+
+
+def searched_text(head: RunHead) -> str:
+    """Return the text of a head in which a search finds its words."""
+    tags = orjson.dumps(head.tags).decode()
+    return "\n".join(tags if name == "tags" else str(getattr(head, name)) for name in SEARCHED)
+
+
+def _ids(run_ids: Iterable[str], mark: str) -> object:
+    return orjson.dumps([*run_ids]).decode() if mark == "?" else [*run_ids]
 
 
 def agents_of_rows(rows: Iterable[Sequence[Any]], costs: Iterable[Sequence[Any]]) -> list[AgentStatistics]:

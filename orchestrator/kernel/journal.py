@@ -168,6 +168,10 @@ class RunConditions(TypedDict, total=False):
     """
     hits: Mapping[str, Sequence[str]] | None
     """Word of the search -> ids of further runs that have it, from an index of what a head does not have."""
+    run_ids: Sequence[str] | None
+    """The run has one of these ids."""
+    offset: int | None
+    """Runs to skip before the first; a count ignores it."""
     order_by: str
     """`created` (default), `updated`, `state_since`, `tokens` or `cost`. An unknown number is the least."""
     descending: bool

@@ -13,6 +13,7 @@ from orchestrator import MemoryJournal, Runs, tool
 from orchestrator.console import Actor, console_app
 from orchestrator.console.inbox_page import left_out, telling_arguments
 from orchestrator.console.pages import LOOKS, Viewers
+from orchestrator.kernel.journal import Draft
 from orchestrator.machines.question import WHY, Question
 from orchestrator.runtime.runs.outline import WaitingCall
 from tests.console.client import Client, readable
@@ -149,6 +150,28 @@ def test_who_has_left_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     assert viewers.others("r", "session") == viewers.others("another", "another") == []
     now += 1
     assert viewers.others("r", "another") == []
+
+
+async def test_the_last_page_of_the_list_reads_no_run_of_the_pages_before(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(120):
+        lease = await journal.create(f"asks-{number:03}", "me", {"graph": "g"})
+        journal.append(lease, [Draft("parked", {"reason": "approval", "tools": ["pay"]})])
+        await journal.release(lease)
+    read: list[str] = []
+    heads = journal.runs
+
+    async def noted(**conditions: Any) -> Any:
+        async for head in heads(**conditions):
+            read.append(head.run_id)
+            yield head
+
+    monkeypatch.setattr(journal, "runs", noted)
+    page = (await operating(runs).get("/inbox?page=3")).text
+    assert listed(page) == [f"asks-{number:03}" for number in range(100, 120)]
+    assert "101 to 120 of 120" in page
+    assert {*read} == {f"asks-{number:03}" for number in range(100, 120)}
 
 
 # ---- several at once ----

@@ -138,7 +138,8 @@ def page(db: Db, query: RunQuery, before: Position | None) -> tuple[list[RunHead
         _known(db, query.after)
     where, values = query.where("%s", before)
     # The rows are sorted by number and order alone, and read after that.
-    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT {query.page}"
+    part = f"LIMIT {query.page} OFFSET {query.skipped(before)}"
+    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} {part}"
     selected = f"SELECT * FROM run WHERE id IN ({chosen})"
     text = f"{_HEAD}, {ORDERS[query.order_by]} {_FROM.format(selected)} ORDER BY {query.ordered}"
     rows = _scanned(db, text, values)

@@ -663,9 +663,9 @@ def selected_rows(
     """Return the next page of unverified rows, each with its value of the order at the end."""
     where, values = query.where("?", before)
     # The rows are sorted by number and order alone, and read after that.
-    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT ?"  # noqa: S608
+    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT ? OFFSET ?"  # noqa: S608
     text = f"SELECT {COLUMNS}, {ORDERS[query.order_by]} FROM run WHERE run.id IN ({chosen}) ORDER BY {query.ordered}"  # noqa: S608
-    return cursor.execute(text, (*values, query.page)).fetchall()
+    return cursor.execute(text, (*values, query.page, query.skipped(before))).fetchall()
 
 
 def newest_row(cursor: apsw.Cursor, conversation_id: str) -> RunRow | None:

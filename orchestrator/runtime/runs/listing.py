@@ -78,6 +78,8 @@ class RunFilter(TypedDict, total=False):
     """
     hits: Mapping[str, Sequence[str]] | None
     """Word of the search -> ids of further runs that have it, from an index of what a head does not have."""
+    run_ids: Sequence[str] | None
+    """The run has one of these ids."""
 
 
 FILTERS: Final = frozenset(RunFilter.__annotations__)
@@ -100,10 +102,20 @@ async def read_page(
     limit: int | None = None,
     after: str | None = None,
     *,
+    offset: int = 0,
     engines: bool = False,
     **conditions: Unpack[RunFilter],
 ) -> RunPage:
     """Return the runs that meet every condition. With `engines` also the runs that represent engines.
+
+    Args:
+        journal: The journal.
+        order_by: A name of ORDERS.
+        limit: Most runs; None for all.
+        after: Id of a run: only runs after it in this order.
+        offset: Runs to skip before the first, those of engines among them.
+        engines: Whether the runs that represent engines are listed.
+        conditions: The conditions.
 
     Raises:
         ConfigError: A condition, the order or the limit is invalid.
@@ -118,14 +130,14 @@ async def read_page(
         wanted = None if limit is None else limit + 1 - len(found)
         heads: list[RunHead] = []
         try:
-            async for head in journal.runs(**{**query, "limit": wanted, "after": after}):
+            async for head in journal.runs(**{**query, "limit": wanted, "after": after, "offset": offset}):
                 heads.append(head)  # noqa: PERF401 - runs before an error count
         except Corrupt as error:  # a store reports damaged runs after the others
             damage = damage or str(error)
         found += [head for head in heads if every or head.graph != ENGINE]
         if wanted is None or len(heads) < wanted or limit is None or len(found) > limit:
             break
-        after = heads[-1].run_id
+        after, offset = heads[-1].run_id, 0
     return RunPage(found[:limit], limit is not None and len(found) > limit, damage)
 
 

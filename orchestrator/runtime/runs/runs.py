@@ -241,14 +241,17 @@ class Runs:
         order_by: str = "newest",
         limit: int | None = None,
         after: str | None = None,
+        offset: int = 0,
         engines: bool = False,
         **conditions: Unpack[RunFilter],
     ) -> RunPage:
         """Return a page of `list`: its runs, whether more follow, and a sentence about damaged runs.
 
-        With `engines` it has also the runs that represent engines.
+        With `engines` it has also the runs that represent engines. `offset` is the number of runs before the first.
         """
-        return await read_page(self.journal, order_by, limit, after, engines=engines, **conditions)
+        return await read_page(
+            self.journal, order_by, limit, after, offset=offset, engines=engines, **conditions
+        )
 
     async def count(self, **conditions: Unpack[RunFilter]) -> RunCounts:
         """Count the runs that meet every condition, by status and outcome, without those of engines.
