@@ -104,7 +104,7 @@ PATIENCE: Final = 0.12
 """Seconds for which a page waits for the task."""
 _CHUNK: Final = 250
 _LASTS: Final = 5.0
-"""Seconds for which the list of the runs is not read again."""
+"""Seconds for which the list of the runs is not read again, and longer while the journal does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,8 @@ class MachineReader:
     _more: bool = False
     _since: float | None = None
     _listed: float | None = None
+    _version: str = ""
+    """Version of the journal before the list was read."""
     _kept: dict[str, tuple[int, MachineHistory]] = field(default_factory=dict)
     """Run -> number of its last record, and its history."""
     _task: asyncio.Task[None] | None = None
@@ -161,7 +163,7 @@ class MachineReader:
 
         Raises StoreDown.
         """
-        if self._task is None and not self._is_listed(since):
+        if self._task is None and not await self._is_listed(since):
             self._task = asyncio.create_task(self._read(since), name=f"console {self.name}")
             self._task.add_done_callback(_retrieve)
         if (task := self._task) is not None:
@@ -176,11 +178,13 @@ class MachineReader:
                 history.merge(kept[1])
         return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))
 
-    def _is_listed(self, since: float | None) -> bool:
-        fresh = self._listed is not None and time.monotonic() - self._listed < _LASTS
-        return fresh and (self._since is None or (since is not None and since >= self._since))
+    async def _is_listed(self, since: float | None) -> bool:
+        if self._listed is None or not (self._since is None or (since is not None and since >= self._since)):
+            return False
+        return time.monotonic() - self._listed < _LASTS or await self.runs.version() == self._version
 
     async def _read(self, since: float | None) -> None:
+        version = await self.runs.version()
         found: list[RunHead] = []
         after, more = None, True
         while more and len(found) <= self.most:
@@ -198,7 +202,7 @@ class MachineReader:
             if kept is None or kept[0] != head.seq:
                 self._kept[head.run_id] = (head.seq, await read_run_history(self.runs.journal, head))
                 await asyncio.sleep(0)  # a journal in memory never waits
-        self._listed = time.monotonic()
+        self._version, self._listed = version, time.monotonic()
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -66,6 +66,16 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     loaded.clear()
     assert (await reader.window(None, patience=60)).outcomes["completed"] == 2
     assert loaded == [ASKS], "a run that has not moved is not read again"
+    pages: list[str] = []
+    page_of = runs.page
+
+    async def paged(**conditions: Any) -> Any:
+        pages.append("read")
+        return await page_of(**conditions)
+
+    monkeypatch.setattr(Runs, "page", lambda _, **conditions: paged(**conditions))
+    await reader.window(None, patience=60)
+    assert pages == [], "the list of a journal that has not changed is not read again"
     client = Client(readable(runs))
     for name in ("1h", "24h", "7d", "all", "nonsense"):
         page = (await client.get(f"/machines?window={name}")).text
