@@ -38,7 +38,7 @@ from orchestrator.console.pages import (
 from orchestrator.console.search_index import MOST_HITS, SearchHits
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
-from orchestrator.journal.run_query import LONGEST_SEARCH, MOST_WORDS
+from orchestrator.journal.run_query import LONGEST_SEARCH, MOST_WORDS, RunQuery
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.outcome import REASONS as ENDINGS
 from orchestrator.runtime.runs.listing import ORDERS
@@ -116,10 +116,10 @@ class Selection:
         """The conditions without the tile, for the counts."""
         tag = _TAG.fullmatch(self.search)
         found: dict[str, Any] = {} if tag is None else {"tag": {tag[1].strip(): tag[2].strip()}}
-        if self.words:
-            found["search"] = " ".join(self.words)
         if self.hits is not None:
-            found["hits"] = self.hits.runs
+            found.update(self.hits.conditions)
+        elif self.words:
+            found["search"] = " ".join(self.words)
         first, last = (_day(self.days.get(name, "")) for name in ("from", "to"))
         if self.window:
             first = max(first or 0.0, time.time() - WINDOWS[self.window][1])
@@ -229,7 +229,12 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         )
     except RunUnknown:
         raise PageFault(404, "The run where this page starts is gone. Start from the first page.") from None
-    counts = await (console.feed.counts() if not chosen.others else console.runs.count(**chosen.others))
+    if not chosen.others:
+        counts = await console.feed.counts()
+    elif page.more or chosen.after or chosen.show or page.damage:
+        counts = await console.runs.count(**chosen.others)
+    else:  # the page has every run that is counted
+        counts = RunQuery().count(page.runs)
     names = await console.names()
     newest = page  # the newest run that the filters match, to find newer ones later
     if chosen.order != "newest" or chosen.after:

@@ -1,24 +1,24 @@
-"""An index of the texts of runs that a listing does not have: tools, models, errors, and the first message.
+"""An index of the texts of runs: what their heads have, and tools, models, errors and the first message.
 
-The heads of runs have ids, agents, tags and reasons, and each search reads them as they are. The rest is in records. A
-task reads excerpts of them, the newest run first, into a full-text index of three-character pieces, so that a word is
-found at any place of a text. The index is a temporary database of this process: SQLite keeps a part of it in memory and
-the rest in a file without a name, which ends with the process.
+A task reads excerpts of the records, the newest run first, into a full-text index of three-character pieces, so that a
+word is found at any place of a text. Until it has read every run once, a search also compares the heads of all runs,
+which have ids, agents, tags and reasons. Afterwards the index alone chooses the runs: a comparison with 100,000 heads
+takes longer than a person should wait. The index is a temporary database of this process: SQLite keeps a part of it in
+memory and the rest in a file without a name, which ends with the process.
 
 A permanent index in the journal's file or tables was rejected. It would be one more format for each store, it would
 keep contents of runs that were pruned or erased, it would need the right to write, and a damaged one would look like a
 journal without these runs. This one is the same for every store, also for a console that only reads, and can be out of
-date only until its next pass. The price is that a console reads the excerpts again when it starts: pages say how many
-runs are in the index.
+date only until its next pass, some two seconds. The price is that a console reads the excerpts again when it starts:
+pages say how many runs are in the index.
 
-A word of a text that only people with a right to contents may read is found for them alone: names and contents are
-separate columns.
+A word of a text that only people with a right to contents may read is found for them alone: heads, names and contents
+are separate columns.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,10 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from orchestrator.errors import Corrupt
+from orchestrator.journal.run_query import searched_text
 from orchestrator.kernel.journal import Draft, RunHead
-from orchestrator.runtime.runs.outline import RunOutline, request_of
+from orchestrator.runtime.runs.listing import RunFilter
+from orchestrator.runtime.runs.outline import failure_in, request_of
 from orchestrator.runtime.runs.runs import Runs
 
 PIECE: Final = 3
@@ -49,7 +51,7 @@ _OVERLAP: Final = 60.0
 _TABLES: Final = (
     """CREATE TABLE run(
         id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, version TEXT NOT NULL, pass INTEGER NOT NULL)""",
-    "CREATE VIRTUAL TABLE entry USING fts5(names, contents, tokenize = 'trigram')",
+    "CREATE VIRTUAL TABLE entry USING fts5(heads, names, contents, tokenize = 'trigram')",
 )
 
 
@@ -77,7 +79,7 @@ class SearchEntry(NamedTuple):
                 (contents if body.get("registered") is False else names).append(str(body["tool"]))
             for tool in body.get("spent.by_tool") or ():
                 (names if tool in offered else contents).append(str(tool))
-        if failure := RunOutline.of(drafts).failure:
+        if failure := failure_in(drafts):
             status = str(failure.status or "")
             names += [failure.type, failure.kind, status, failure.request_id, failure.where]
             contents.append(failure.message[:_LONGEST])
@@ -87,10 +89,10 @@ class SearchEntry(NamedTuple):
 class SearchHits(NamedTuple):
     """The answer of the index."""
 
-    runs: Mapping[str, Sequence[str]]
-    """Word -> ids of the runs that have it in their texts."""
+    conditions: RunFilter
+    """The conditions of a listing of the runs that have every word."""
     too_common: Sequence[str]
-    """Words that more than MOST_HITS runs have."""
+    """Words that more than MOST_HITS runs have in their texts, so that only heads are compared with them."""
     read: int
     """Runs in the index."""
     is_read: bool
@@ -132,20 +134,17 @@ class SearchIndex:
                 task.result()
 
     async def find(self, words: Sequence[str], *, content: bool, patience: float = PATIENCE) -> SearchHits:
-        """Return the runs that have each word in their texts; with `content`, in contents too. Raises StoreDown."""
+        """Return the runs that have every word; with `content`, also in contents. Raises StoreDown."""
         await self.refresh(patience)
-        every = {word: await self._call(self._matches, word, content) for word in words}
-        common = [word for word, ids in every.items() if len(ids) > MOST_HITS]
-        found = {word: ids for word, ids in every.items() if word not in common}
-        among = [*{run_id for ids in found.values() for run_id in ids}]
-        for word in common if among else ():  # those that have a rarer word too
-            found[word] = await self._call(self._matches, word, content, among)
-        return SearchHits(
-            found,
-            [word for word in common if word not in found],
-            self.read,
-            self._began is not None and self._task is None,
-        )
+        if self._began is not None:
+            ids = await self._call(self._matches, words, content)
+            is_common = len(ids) > MOST_HITS
+            conditions: RunFilter = {"search": " ".join(words)} if is_common else {"run_ids": ids}
+            return SearchHits(conditions, words if is_common else (), self.read, is_read=True)
+        every = {word: await self._call(self._matches, [word], content) for word in words}
+        hits = {word: ids for word, ids in every.items() if len(ids) <= MOST_HITS}
+        common = [word for word in every if word not in hits]
+        return SearchHits({"search": " ".join(words), "hits": hits}, common, self.read, is_read=False)
 
     async def close(self) -> None:
         """End the task and remove the index."""
@@ -178,9 +177,9 @@ class SearchIndex:
 
     async def _take(self, heads: Sequence[RunHead]) -> None:
         stale = await self._call(self._stale, heads)
-        excerpts = await self.runs.journal.excerpts([head.run_id for head in stale])
-        entries = {head.run_id: _entry(excerpts.get(head.run_id, ())) for head in stale}
-        await self._call(self._write, stale, entries)
+        await self._call(
+            self._write, stale, await self.runs.journal.excerpts([head.run_id for head in stale])
+        )
 
     async def _call(self, work: Any, *arguments: Any) -> Any:
         """Use the database in a thread, one use at a time."""
@@ -205,7 +204,7 @@ class SearchIndex:
                 found.append(head)
         return found
 
-    def _write(self, heads: Sequence[RunHead], entries: Mapping[str, SearchEntry]) -> None:
+    def _write(self, heads: Sequence[RunHead], excerpts: Mapping[str, Sequence[Draft]]) -> None:
         db = self._connection()
         db.execute("BEGIN")
         for head in heads:
@@ -216,8 +215,10 @@ class SearchIndex:
                 row,
             ).get
             db.execute("DELETE FROM entry WHERE rowid = ?", (number,))
+            entry = _entry(excerpts.get(head.run_id, ()))
             db.execute(
-                "INSERT INTO entry(rowid, names, contents) VALUES (?,?,?)", (number, *entries[head.run_id])
+                "INSERT INTO entry(rowid, heads, names, contents) VALUES (?,?,?,?)",
+                (number, searched_text(head), *entry),
             )
         db.execute("COMMIT")
         self.read = int(db.execute("SELECT count(*) FROM run").get or 0)
@@ -228,25 +229,23 @@ class SearchIndex:
         db.execute("DELETE FROM run WHERE pass <> ?", (self._passes,))
         self.read = int(db.execute("SELECT count(*) FROM run").get or 0)
 
-    def _matches(self, word: str, content: bool, among: Sequence[str] | None = None) -> list[str]:  # noqa: FBT001
-        """Return the runs that have a word, at most MOST_HITS + 1; with `among`, only those of these ids."""
-        columns = "names || char(10) || contents" if content else "names"
-        if len(word) < PIECE:
-            condition, value = f"{columns} LIKE ? ESCAPE '!'", "%" + _WILD.sub(r"!\g<0>", word) + "%"
-        else:
-            quoted = word.replace('"', '""')
-            condition, value = "entry MATCH ?", f'{"{names contents}" if content else "names"} : "{quoted}"'
-        chosen = "AND run_id IN (SELECT value FROM json_each(?))" if among else ""
-        query = (
-            f"SELECT run_id FROM entry JOIN run ON run.id = entry.rowid WHERE {condition} {chosen} LIMIT ?"  # noqa: S608
-        )
-        values = (value, *([json.dumps(among)] if among else []), MOST_HITS + 1)
-        return [str(run_id) for (run_id,) in self._connection().execute(query, values)]
+    def _matches(self, words: Sequence[str], content: bool) -> list[str]:  # noqa: FBT001
+        """Return the runs that have every word, at most MOST_HITS + 1."""
+        columns = ["heads", "names", "contents"] if content else ["heads", "names"]
+        pieces = ['"' + word.replace('"', '""') + '"' for word in words if len(word) >= PIECE]
+        short = [word for word in words if len(word) < PIECE]
+        text = " || char(10) || ".join(columns)
+        conditions = ["entry MATCH ?"] * bool(pieces) + [f"{text} LIKE ? ESCAPE '!'"] * len(short)
+        values = [f"{{{' '.join(columns)}}} : ({' AND '.join(pieces)})"] * bool(pieces)
+        values += ["%" + _WILD.sub(r"!\g<0>", word) + "%" for word in short]
+        query = f"SELECT run_id FROM entry JOIN run ON run.id = entry.rowid WHERE {' AND '.join(conditions)} LIMIT ?"  # noqa: S608
+        return [str(run_id) for (run_id,) in self._connection().execute(query, (*values, MOST_HITS + 1))]
 
 
 def _version(head: RunHead) -> str:
     """Return another text when the texts of a run may have changed: it started again, parked, continued or ended."""
-    return f"{head.created_at} {head.status} {head.seq if head.status != 'open' else ''}"
+    number = head.seq if head.status != "open" else ""
+    return f"{head.created_at} {head.status} {number} {head.agent} {head.agent_version}"
 
 
 def _entry(drafts: Sequence[Draft]) -> SearchEntry:

@@ -39,6 +39,9 @@ def console(runs: Runs, **rights: Any) -> Client:
     return Client(console_app(runs, actor=lambda _: Actor("ann", **rights), content=content, hosts=["*"]))
 
 
+COUNTED = re.compile(
+    r'<a href="[^"]*" class="[^"]*"[^>]*><b>(\d+)</b><span[^>]*>(?:<svg.*?</svg>)?<span>(\w+)</span>'
+)
 STORES = ("memory", "sqlite", "read-only", "postgres")
 
 
@@ -147,7 +150,7 @@ async def test_a_run_that_changed_is_read_again_and_one_that_was_erased_leaves_n
     index = SearchIndex(runs)
 
     async def ids(word: str) -> list[str]:
-        return [*(await index.find([word], content=True)).runs[word]]
+        return [*((await index.find([word], content=True)).conditions["run_ids"] or ())]
 
     assert await ids("parcel") == ["a-1"]
     await agent(journal, said(text="Done.")).run("Another parcel.", run_id="a-4")
@@ -172,7 +175,7 @@ async def test_a_page_says_how_much_of_a_big_journal_was_searched(
     assert first.read < 3
     await index.refresh(30.0)
     last = await index.find(["parcel"], content=True)
-    assert (last.is_read, last.read, last.runs) == (True, 3, {"parcel": ["a-1"]})
+    assert (last.is_read, last.read, last.conditions) == (True, 3, {"run_ids": ["a-1"]})
     await index.close()
 
 
@@ -185,6 +188,53 @@ async def test_a_word_of_too_many_runs_chooses_none_and_the_page_says_so(
     assert listed(answer) == []
     assert listed(await console(runs).get("/?q=scripted+4711")) == ["a-1"]
     assert f"More than {MOST_HITS:,} runs have <b>scripted</b> in their texts" in answer.text
+
+
+async def test_a_search_of_a_whole_index_compares_no_heads(journal: MemoryJournal, runs: Runs) -> None:
+    await fill_texts(journal)
+    index = SearchIndex(runs)
+    hits = await index.find(["503", "support", "LLM_ERROR"], content=False)
+    assert (hits.conditions, hits.is_read) == ({"run_ids": ["a-2"]}, True)
+    hits = await index.find(["a-2", "nobody"], content=True)
+    assert hits.conditions == {"run_ids": []}
+    await index.close()
+
+
+async def test_a_search_while_the_index_is_built_finds_every_run_by_its_head(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.console.search_index._CHUNK", 1)
+    await fill_texts(journal)
+    index = SearchIndex(runs)
+    hits = await index.find(["support", "a-"], content=True, patience=0.0)
+    assert not hits.is_read
+    page = await runs.page(**hits.conditions)
+    assert [head.run_id for head in page.runs] == ["a-3", "a-2", "a-1"]
+    await index.close()
+
+
+async def test_a_page_with_every_run_that_matches_is_counted_without_the_journal(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(journal)
+    await fill_texts(journal)
+    counted: list[Any] = []
+    count = journal.count
+
+    async def noted(**conditions: Any) -> Any:
+        counted.append(conditions)
+        return await count(**conditions)
+
+    monkeypatch.setattr(journal, "count", noted)
+    client = console(runs)
+    for address in ("/?q=support", "/?q=support&show=failed", "/?agent=sales"):
+        every = {word: int(amount) for amount, word in re.findall(COUNTED, (await client.get(address)).text)}
+        filters: Any = {"agent": "sales"} if "sales" in address else {"search": "support"}
+        told = await count(**filters)
+        assert every["All"] == told.total
+        assert every["Completed"] == told.outcomes["completed"]
+    asked = [one for one in counted if one.keys() & {"run_ids", "agent"}]
+    assert len(asked) == 1, "with a tile, the page has not every run that is counted"
 
 
 async def test_the_index_finds_what_a_comparison_of_the_texts_finds(seed: int) -> None:
@@ -204,9 +254,10 @@ async def test_the_index_finds_what_a_comparison_of_the_texts_finds(seed: int) -
             continue
         found = await index.find([word], content=True)
         exact = {f"r{number}" for number, text in enumerate(texts) if word in text}
-        assert exact <= {*found.runs[word]}, word
+        ids = {*(found.conditions["run_ids"] or ())}
+        assert exact <= ids, word
         loose = {f"r{number}" for number, text in enumerate(texts) if word.casefold() in text.casefold()}
-        assert {*found.runs[word]} <= loose | exact, word
+        assert ids <= loose | exact, word
     await index.close()
 
 

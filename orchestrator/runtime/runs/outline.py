@@ -120,9 +120,9 @@ class RunOutline:
     calls: Sequence[WaitingCall] = field(default=())
 
     @classmethod
-    def of(cls, drafts: Iterable[Draft]) -> Self:
+    def of(cls, drafts: Sequence[Draft]) -> Self:
         """Read an excerpt of the records of a run (`Journal.excerpts`)."""
-        task, turns, failure = "", 0, None
+        task, turns = "", 0
         calls: list[WaitingCall] = []
         said: Sequence[Body] = ()
         for kind, body in drafts:
@@ -131,11 +131,18 @@ class RunOutline:
                 task = _task(body.get("context") or {})
             elif kind in {"transition", "context"}:
                 said = _calls_in(body) or said
-                if "error" in body:
-                    failure = RunFailure.of(body["error"], len(body.get("attempts") or ()))
             elif kind == "asked":
                 calls.append(_waiting(body))
-        return cls(task, turns, failure, [_with_arguments(call, said) for call in calls])
+        return cls(task, turns, failure_in(drafts), [_with_arguments(call, said) for call in calls])
+
+
+def failure_in(drafts: Iterable[Draft]) -> RunFailure | None:
+    """Return the last error in an excerpt of the records of a run."""
+    failure = None
+    for kind, body in drafts:
+        if kind in {"transition", "context"} and "error" in body:
+            failure = RunFailure.of(body["error"], len(body.get("attempts") or ()))
+    return failure
 
 
 async def read_outlines(journal: Journal, heads: Sequence[RunHead]) -> dict[str, RunOutline]:
