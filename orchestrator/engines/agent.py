@@ -192,6 +192,7 @@ class AgentRegistry:
                     if (earlier := agent.hosting.earlier) is None
                     else {"earlier": {"graph": earlier.graph, "fingerprint": earlier.fingerprint}}
                 ),
+                **({} if agent.hosting.input is None else {"input": agent.hosting.input.schema}),
             }
             for name, agent in self._agents.items()
         }

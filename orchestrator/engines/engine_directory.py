@@ -6,9 +6,10 @@ next engine that starts on the journal closes its records. An engine that was on
 frozen or cut off from the server for too long, finds its records closed and continues under a new run.
 
     created     {…, engine: {name, host, pid, slots, queue, grace, recover, before?: id,
-                 agents: {name: {owner, graph, …, earlier?: {graph, fingerprint}}}}}
+                 agents: {name: {owner, graph, …, earlier?: {graph, fingerprint}, input?: schema of its input}}}}
     control     {id, kind, by, why, at, number, <object of the command>, refused?: sentence}
     status      {id, at, …}                     the answer to a `status` request
+    started     {id, by, at, number, agent, run_id, refused?: sentence}    the answer to a `start` request
     ended       {outcome: "completed", reason: "none", at, report}
                 {outcome: "lost", reason: "process_died", at, by}            written by the engine `by`
 
@@ -54,6 +55,10 @@ if TYPE_CHECKING:  # a look at engines needs no machine
 
 STATUS = "status"
 """Kind of the request for an engine's status, and of the record that answers it."""
+START = "start"
+"""Kind of the request to start a run. Its body has the arguments of `LocalEngine.deposit`."""
+STARTED = "started"
+"""Kind of the record that answers it, without the input."""
 
 POLL = 0.15
 """Seconds between two reads of posted messages."""
@@ -402,7 +407,7 @@ async def ask(
         news = (await journal.head(engine.run_id)).seq >= since
         for record in await journal.load(engine.run_id, since) if news else ():  # verifies all
             since = record.seq + 1
-            if record.kind in {"control", STATUS} and record.body.get("id") == request.id:
+            if record.kind in {"control", STATUS, STARTED} and record.body.get("id") == request.id:
                 return record.body
         await asyncio.sleep(_POLL)
     return None

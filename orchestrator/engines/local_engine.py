@@ -254,8 +254,11 @@ class LocalEngine(Generic[AgentResultT_co]):
         self._registration = Registration(self._journal, self._clock)
         self._log = EngineLog(self.name, self._registration)
         parts = self._line, self._active_commands, self._registration, self._log
-        self._commands = CommandHandler(self._agents.hosts, *parts, drain=self._begin_to_drain)
+        self._commands = CommandHandler(
+            self._agents.hosts, *parts, drain=self._begin_to_drain, start=self.deposit
+        )
         self._orphans = OrphanRecovery(self._agents, self._line, rescan, self._commands.is_closed, scheduler)
+        self._scheduler = scheduler
         self.found: list[OpenRun] = []
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
@@ -406,6 +409,64 @@ class LocalEngine(Generic[AgentResultT_co]):
         job = self._agents.stored_job(head, chosen, work)
         self._line.enter(job)
         return Handle(job)
+
+    async def deposit(
+        self,
+        value: Any,
+        *,
+        run_id: str,
+        agent: str | None = None,
+        tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Store a run in the journal, start it as soon as a slot is free, and return its id.
+
+        Unlike `submit`, the run survives this process before it starts, and a second call with the same id has no
+        effect. Other processes that share the journal reach it with a `start` request, as the console does.
+
+        Args:
+            value: The input: text or messages for an Agent, JSON for a Pipeline, `{"prompt": …, "context": …}` for an
+                Rlm.
+            run_id: Id of the run, chosen by the caller.
+            agent: Name of one of several agents.
+            tenant, metadata, tags: As for `Agent.deposit`.
+
+        Raises:
+            ConfigError: An argument is invalid, the agent needs deps and has no factory for them, or its runs start
+                in the process of the agent only.
+            RunExists: The id belongs to a run of another agent.
+            NotAdmitting: The engine accepts no such run.
+            StoreDown: The journal is unavailable.
+
+        Example:
+            await engine.deposit("Summarise the open incidents.", run_id="daily-2026-11-28", agent="support")
+        """
+        chosen = self._agents.chosen(agent)
+        host = self._agents[chosen].hosting
+        if host.input is None:
+            raise ConfigError(
+                f"agent {chosen!r} is a {type(self._agents[chosen]).__name__}, whose runs start where its files or "
+                "its Python context are: start it in its own program"
+            )
+        self._agents.checked(chosen, (run_id, None, None, None), {"metadata": metadata, "tags": tags})
+        self._refuse_closed(chosen, tags)
+        try:
+            await host.input.deposit(value, run_id=run_id, tenant=tenant, metadata=metadata, tags=tags)
+        except RunExists:
+            head = await self._journal.head(run_id)
+            if (head.graph, head.agent) != (host.graph, host.agent):
+                raise
+        else:
+            head = await self._journal.head(run_id)
+        if head.seq > 0 or head.owner is not None:  # it started before
+            return run_id
+        if self._scheduler is not None:
+            await self._scheduler.submit(run_id, head.seq, tenant=tenant)
+        elif self._line.find(run_id) is None:  # else the engine found it in the journal already
+            work = functools.partial(self._agents[chosen].resume, run_id, by=f"engine {self.name}")
+            self._line.enter(self._agents.stored_job(head, chosen, work), bounded=False)
+        return run_id
 
     def load(self) -> Load:
         """Return the load of the engine for a scrape. May be called from any thread."""

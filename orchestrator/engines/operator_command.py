@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from orchestrator.engines.engine_directory import KINDS, STATUS, EngineLog, Registration
+from orchestrator.engines.engine_directory import KINDS, START, STARTED, STATUS, EngineLog, Registration
 from orchestrator.engines.run_queue import EngineJob, Phase, RunQueue, check_slots
-from orchestrator.errors import CancelRequested, ConfigError
+from orchestrator.errors import CancelRequested, ConfigError, JournalError, RunError
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.run import Run
@@ -182,6 +182,8 @@ class ActiveCommands:
         return ToolResult.failure(call, 0, "denied", why, kind="Disabled")
 
 
+START_MEMBERS = frozenset(("value", "agent", "run_id", "tenant", "metadata", "tags"))
+"""Members of a request to start a run."""
 _LISTED = 100
 """Maximum number of runs in a status."""
 _BEGINNING = 0.005
@@ -190,7 +192,10 @@ _ASKS: dict[str, Kind] = {"cancel_all": "cancel", "pause_all": "pause", "resume_
 
 
 class CommandHandler:
-    """Check, journal and carry out operator commands. `drain` starts to drain the engine."""
+    """Check, journal and carry out operator commands.
+
+    `drain` starts to drain the engine. `start` stores and queues the run of a request.
+    """
 
     def __init__(
         self,
@@ -201,6 +206,7 @@ class CommandHandler:
         log: EngineLog,
         *,
         drain: Callable[[OperatorCommand], object],
+        start: Callable[..., Awaitable[str]],
     ) -> None:
         self._name = line.name
         self._hosts = hosts
@@ -209,6 +215,7 @@ class CommandHandler:
         self._registration = registration
         self._log = log
         self._drain = drain
+        self._start = start
         self._closed: list[OperatorCommand] = []
         """The commands that stopped the admission of runs and are in force."""
         self.draining = False
@@ -228,6 +235,9 @@ class CommandHandler:
             await self._registration.note(STATUS, {"id": posted.id, **self.status()})
             return
         known = {"id": posted.id, "number": posted.number}
+        if posted.kind == START:
+            await self._take_start(posted, known)
+            return
         try:
             command = OperatorCommand.of(posted.kind, posted.by, posted.body)
             self.check(command)
@@ -237,6 +247,27 @@ class CommandHandler:
             self._log.ordered(posted.kind, posted.by, "", refused=str(error))
         else:
             await self.execute(command, **known)
+
+    async def _take_start(self, posted: Posted, known: Mapping[str, Any]) -> None:
+        """Start a run for another process, then journal it, without its input. Raises JournalError.
+
+        A request that is read again, after the store was down, finds its run in the journal and starts no second one.
+        """
+        body: Mapping[str, Any] = posted.body
+        refused = {}
+        try:
+            if unknown := body.keys() - START_MEMBERS:
+                raise ConfigError(  # noqa: TRY301 - recorded as the other refusals
+                    f"start takes {', '.join(sorted(START_MEMBERS))}, not {', '.join(sorted(unknown))}"
+                )
+            await self._start(body.get("value"), **{name: body[name] for name in body if name != "value"})
+        except JournalError:
+            raise
+        except (ConfigError, RunError) as error:
+            refused = {"refused": str(error)}
+        named = {name: str(body.get(name) or "") for name in ("agent", "run_id")}
+        await self._registration.note(STARTED, {"by": posted.by, **named, **known, **refused})
+        self._log.ordered(START, posted.by, "", named["run_id"], **refused)
 
     def check(self, command: OperatorCommand) -> None:
         """Raise ConfigError for a command that this engine cannot carry out."""

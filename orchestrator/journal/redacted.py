@@ -118,6 +118,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         },
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),
         "control": _whole("id", "key", "kind", "by", "why", "at", "number", "refused"),
+        "started": _whole("id", "agent", "run_id", "by", "at", "number", "refused"),
         "claimed": _whole("at", "by"),
         "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),

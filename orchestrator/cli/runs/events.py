@@ -231,6 +231,11 @@ def _decision(body: Body) -> str:
     return f"{what} by {body.get('by') or 'unknown'}{why}{refused}"
 
 
+def _started(body: Body) -> str:
+    refused = f" (refused: {body['refused']})" if body.get("refused") else ""
+    return f"run {body.get('run_id')} of agent {body.get('agent')} by {body.get('by') or 'unknown'}{refused}"
+
+
 def _parked(body: Body) -> str:
     calls = body.get("calls") or ()
     return f"{body.get('reason')}{', calls ' if calls else ''}{', '.join(map(str, calls))}"
@@ -259,6 +264,7 @@ _ABOUT: Mapping[str, Callable[[Body], str]] = {
     "asked": _question,
     "approval": _decision,
     "control": _decision,
+    "started": _started,
     "parked": _parked,
     "ended": _ended,
 }

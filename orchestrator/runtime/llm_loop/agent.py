@@ -46,7 +46,7 @@ from orchestrator.runtime.llm_loop import agent_tool
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.ask import Ask, AskObserver, UnansweredNotice
-from orchestrator.runtime.llm_loop.hosting import LoopHosting
+from orchestrator.runtime.llm_loop.hosting import PROMPT, LoopHosting
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.llm_loop.run_options import Conversations, DepsSource, Prompt, RunFunction, opening
 from orchestrator.runtime.llm_loop.run_record import (
@@ -67,6 +67,7 @@ from orchestrator.runtime.service.child_run import (
     child_result,
     current_scope,
 )
+from orchestrator.runtime.service.hosting import RunInput
 from orchestrator.runtime.service.ownership import LocalDefinition, joining
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import RunKind, RunService
@@ -829,7 +830,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         return found
 
     def _make_hosting(self) -> LoopHosting:
-        return LoopHosting(self._service, self._deps, self._launch, check=self._check_run, begin=self._begin)
+        found = LoopHosting(self._service, self._deps, self._launch, check=self._check_run, begin=self._begin)
+        found.input = RunInput(PROMPT, self.deposit)
+        return found
 
     def _owner_of(self, graph: str) -> Agent:
         """Return what continues a run of a graph: this agent, or its part for runs from before it had handoffs."""

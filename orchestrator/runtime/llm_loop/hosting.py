@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import RunUnknown
 from orchestrator.llm.structured_output import OutputSpec
@@ -18,6 +18,10 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, Point
 
 if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop.agent import Agent
+
+
+PROMPT: Final[Mapping[str, Any]] = {"type": "string", "title": "Message", "minLength": 1}
+"""Schema of a prompt that a person types."""
 
 
 class HostPoints(Mapping[str, tuple[Point, ...]]):

@@ -49,7 +49,7 @@ from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.run_stream import RunStream, new_stream
 from orchestrator.runtime.service import arguments
 from orchestrator.runtime.service.arguments import IfExists, agent_data, host_data, new_id
-from orchestrator.runtime.service.hosting import Hosting
+from orchestrator.runtime.service.hosting import Hosting, RunInput
 from orchestrator.runtime.service.restored_run import rebuilt
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
@@ -312,6 +312,7 @@ class Pipeline(HumanInput[PipelineResult]):
         ]
         stages = [one.hosting for one in bound if isinstance(one, BoundStage)]
         self.hosting = Hosting(self._service, launch, stages, check=self._check_run, begin=self._begin)
+        self.hosting.input = RunInput({"title": "Spec"}, self.deposit)
         """Engine-only interface of this pipeline."""
 
     # ---- run ----

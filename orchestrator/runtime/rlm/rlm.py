@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from orchestrator.argument_names import checks_names
 from orchestrator.errors import ConfigError
@@ -43,7 +43,7 @@ from orchestrator.runtime.service.arguments import (
     new_id,
     stored_data,
 )
-from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
+from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting, RunInput
 from orchestrator.runtime.service.ownership import LocalDefinition
 from orchestrator.runtime.service.run_service import RunKind, RunService
 from orchestrator.runtime.service.runtime import Runtime, outside_loop, runtime_of, with_arguments_of
@@ -52,6 +52,17 @@ from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.admission import definition_of
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 from orchestrator_callbacks.rlm.model_call import HostReference, ModeDeps, ModeRun, RunBudget
+
+_INPUT: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "prompt": {"type": "string", "title": "Question", "minLength": 1},
+        "context": {"title": "Data"},
+    },
+    "required": ["prompt"],
+    "additionalProperties": False,
+}
+"""Schema of a question and its data."""
 
 
 class ModeHosting(Hosting):
@@ -174,6 +185,7 @@ class Rlm(Facade[RlmResult]):
             check=self._check_run,
             begin=self._begin,
         )
+        self.hosting.input = RunInput(_INPUT, self._deposit_input)
         """Engine-only interface of this agent."""
 
     # ---- run ----
@@ -224,6 +236,11 @@ class Rlm(Facade[RlmResult]):
         return await self._service.deposit(
             await self._begun(about, name, conversation_id, limits, data), tenant
         )
+
+    async def _deposit_input(self, value: Any, /, **options: Any) -> str:
+        if not isinstance(value, Mapping) or "prompt" not in value or value.keys() - _INPUT["properties"]:
+            raise ConfigError("the input of an Rlm has the members prompt and, if there are data, context")
+        return await self.deposit(value["prompt"], value.get("context"), **options)
 
     @with_arguments_of(run)
     def run_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:

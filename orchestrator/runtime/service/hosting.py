@@ -61,6 +61,31 @@ class Host(ConcurrencyLimiter, Protocol):
         ...
 
 
+class DepositRun(Protocol):
+    """Store a new run in the journal, and return its id."""
+
+    def __call__(
+        self,
+        value: Any,
+        /,
+        *,
+        run_id: str,
+        tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Coroutine[Any, Any, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """The input of the runs of an agent, which other processes can give."""
+
+    schema: Mapping[str, Any]
+    """JSON schema of the input."""
+    deposit: DepositRun
+    """Stores a run with an input of this schema in the journal. Raises RunExists, ConfigError, StoreDown."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveRunInfo:
     """The state of a live run of this process."""
@@ -81,6 +106,8 @@ class Hosting:
     """Names of its tools."""
     earlier: Hosting | None = None
     """The interface for the runs of the same agent from before its runs had this graph."""
+    input: RunInput | None = None
+    """The input of its runs; None if only the process of the agent can start them."""
 
     def __init__(
         self,
