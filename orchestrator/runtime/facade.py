@@ -76,6 +76,14 @@ class Facade(Generic[R]):
 
         return Runs(self._service.journal, control=self._service.control)
 
+    async def _run_or_continue(
+        self, if_exists: IfExists, wait: Wait, prompt: Any, run_id: str, *others: Any
+    ) -> R:
+        """Start a run with the arguments of `_begin` and return its end; `if_exists` and `wait` are those of `run`."""
+        begin = partial(self._begin, prompt, run_id, *others)
+        work = partial(self._start_or_continue, run_id, if_exists, begin, partial(self.resume, run_id))
+        return await self._ended_or_waiting(run_id, wait, work)
+
     async def _start_or_continue(
         self,
         run_id: str,

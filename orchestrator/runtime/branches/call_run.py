@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ def value_tool(spec: ToolSpec) -> ToolSpec:
         except ValueError:
             return value
 
-    return replace(spec, call=_then(spec.call, spec, text), max_result_chars=0, errors="raise")
+    return replace(_wrapped(spec, text), max_result_chars=0, errors="raise")
 
 
 def undo_tool(spec: ToolSpec, run_id: str, key: str) -> ToolSpec:
@@ -149,41 +150,36 @@ def undo_tool(spec: ToolSpec, run_id: str, key: str) -> ToolSpec:
             for one in arguments
         )
 
-    failed = f"the undo of {spec.name} failed"
+    @contextmanager
+    def asks_if_it_fails() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise EffectUnknown(f"the undo of {spec.name} failed: {error}") from error
+
     undoes = replace(spec, call=undo, undo=None, effect="idempotent", approval=False, max_result_chars=0)
-    if undoes.is_async:
-
-        @functools.wraps(undo)
-        async def call(*arguments: Any, **named: Any) -> str:
-            try:
-                await undo(*own(arguments), **named)
-            except Exception as error:
-                raise EffectUnknown(f"{failed}: {error}") from error
-            return "null"
-    else:
-
-        @functools.wraps(undo)
-        def call(*arguments: Any, **named: Any) -> str:
-            try:
-                undo(*own(arguments), **named)
-            except Exception as error:
-                raise EffectUnknown(f"{failed}: {error}") from error
-            return "null"
-
-    return replace(undoes, call=call)
+    return _wrapped(undoes, lambda _: "null", own, asks_if_it_fails)
 
 
-def _then(function: Callable[..., Any], spec: ToolSpec, change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return a function that changes the result of another one, with its signature."""
+def _wrapped(
+    spec: ToolSpec,
+    change: Callable[[Any], Any],
+    given: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda arguments: arguments,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> ToolSpec:
+    """Return a tool whose function gets other arguments, inside of a context manager, and whose result is changed."""
+    function = spec.call
     if spec.is_async:
 
         @functools.wraps(function)
         async def call(*arguments: Any, **named: Any) -> Any:
-            return change(await function(*arguments, **named))
+            with around():
+                return change(await function(*given(arguments), **named))
     else:
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            return change(function(*arguments, **named))
+            with around():
+                return change(function(*given(arguments), **named))
 
-    return call
+    return replace(spec, call=call)

@@ -236,13 +236,11 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
             RunExists: `run_id` is in use.
             ConfigError: The context is of another class, or another argument is invalid.
         """
-        data = self._check_run(run_id, None, None, None, metadata=metadata, tags=tags)
-        self._check_context(context)
+        data = self._checked(context, run_id, metadata, tags)
         arguments.check_if_exists(if_exists, run_id)
-        name = run_id or new_id()
-        begin = partial(self._begin, context, name, None, None, None, data)
-        work = partial(self._start_or_continue, name, if_exists, begin, partial(self.resume, name))
-        return await self._ended_or_waiting(name, wait, work)
+        return await self._run_or_continue(
+            if_exists, wait, context, run_id or new_id(), None, None, None, data
+        )
 
     @with_arguments_of(run)
     def run_sync(self, context: ContextT, **options: Any) -> WorkflowResult[OutputT]:
@@ -259,8 +257,7 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
         tags: Mapping[str, str] | None = None,
     ) -> str:
         """Store a run in the journal for a worker, and return its id; nothing is executed here. As `Agent.deposit`."""
-        data = self._check_run(run_id, None, None, None, metadata=metadata, tags=tags)
-        self._check_context(context)
+        data = self._checked(context, run_id, metadata, tags)
         return await self._service.deposit(self.new_run(context, run_id or new_id(), data), tenant)
 
     def stream(
@@ -273,8 +270,7 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
         tags: Mapping[str, str] | None = None,
     ) -> RunStream[Any, WorkflowResult[OutputT]]:
         """Run as `run` does and stream the events of the run and of its child runs; otherwise as `Agent.stream`."""
-        data = self._check_run(run_id, None, None, None, metadata=metadata, tags=tags)
-        self._check_context(context)
+        data = self._checked(context, run_id, metadata, tags)
         new = new_stream(self._begin, context, run_id, None, None, None, data)
         return self._stream_or_continue(new, run_id, if_exists, partial(self.resume, new.run_id))
 
@@ -319,7 +315,11 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
         run.deps.account = ChildBudget(run, own_limits=self._limits, usage=usage)
         return run
 
-    def _check_context(self, context: object) -> None:
+    def _checked(
+        self, context: object, run_id: str | None, metadata: object, tags: object
+    ) -> Mapping[str, Any]:
+        """Return the data of a new run. Raises ConfigError."""
+        data = self._check_run(run_id, None, None, None, metadata=metadata, tags=tags)
         kind = self._machine.declared.context
         if kind is None or not isinstance(context, kind):
             raise ConfigError(
@@ -331,6 +331,7 @@ class Workflow(HumanInput[WorkflowResult[OutputT]], Generic[ContextT, OutputT]):
             raise ConfigError(
                 f"the context has no JSON form: {error}; give fields of JSON types and dataclasses"
             ) from None
+        return data
 
     def _check_run(
         self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any

@@ -351,9 +351,7 @@ class Pipeline(HumanInput[PipelineResult]):
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
         arguments.check_if_exists(if_exists, run_id)
         name = run_id or new_id()
-        begin = partial(self._begin, spec, name, None, limits, deadline, data)
-        work = partial(self._start_or_continue, name, if_exists, begin, partial(self.resume, name))
-        return await self._ended_or_waiting(name, wait, work)
+        return await self._run_or_continue(if_exists, wait, spec, name, None, limits, deadline, data)
 
     async def deposit(
         self,

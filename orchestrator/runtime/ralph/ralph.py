@@ -342,9 +342,8 @@ class Ralph(Facade[RalphResult]):
         data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
         arguments.check_if_exists(if_exists, run_id)
         name = run_id or ("" if wait == "always" else new_id())
-        begin = partial(self._begin, (request, session), name, None, limits, deadline, data)
-        work = partial(self._start_or_continue, name, if_exists, begin, partial(self.resume, name))
-        return await self._ended_or_waiting(name, wait, work)
+        given = request, session
+        return await self._run_or_continue(if_exists, wait, given, name, None, limits, deadline, data)
 
     @with_arguments_of(run)
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:

@@ -215,8 +215,8 @@ class Rlm(Facade[RlmResult]):
         data = self._check_run(run_id, conversation_id, limits, deadline, metadata=metadata, tags=tags)
         arguments.check_if_exists(if_exists, run_id)
         about, name = (prompt, context), run_id or new_id()
-        begin = partial(self._begin, about, name, conversation_id, limits, deadline, data)
-        return await self._start_or_continue(name, if_exists, begin, partial(self.resume, name))
+        others = conversation_id, limits, deadline, data
+        return await self._run_or_continue(if_exists, "always", about, name, *others)
 
     async def deposit(
         self,
