@@ -8,7 +8,7 @@ for this request only, and drops no information. `vendor_model` has repaired nam
 - Results of a turn become one user message; arguments that are not a JSON object are sent as text, under
   `unparsed_arguments`.
 - Thinking is sent back with its signature and at its position, or not at all: the API refuses it otherwise. It is
-  stored in the content parts of the message; reasoning of other vendors is not sent.
+  stored in the content parts of the message; reasoning of other models is not sent.
 
 - Input tokens are the total: the API counts tokens from and into the cache separately from `input_tokens`.
 - An answer with thinking and calls keeps its content as a list of parts, thinking with its signature first: the API

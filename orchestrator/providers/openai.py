@@ -49,8 +49,8 @@ stored nowhere cannot leak. A stateless conversation must send back:
   not sent: with one, the API requires the reasoning item that preceded it.
 - Reasoning items with `encrypted_content`, unchanged: the model continues from them after a tool's result. The API
   returns them only if the parameters ask (`include=["reasoning.encrypted_content"]`, which models without reasoning
-  refuse). They are stored as a part of the message's content, so that they are journalled with it. Other reasoning is
-  not sent back.
+  refuse). They are stored as a part of the message's content, so that they are journalled with it. Other reasoning,
+  and that of another model, is not sent back.
 
 Tools are declared with `strict: false`: the default here would change their parameters.
 

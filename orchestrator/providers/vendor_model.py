@@ -206,6 +206,37 @@ def repaired(
     return history.finished()
 
 
+_THINKING = frozenset(("thinking", "redacted_thinking", "reasoning"))
+"""Types of the parts with a signature: vendors accept them back from the model that gave them, and from no other."""
+
+
+def _with_model(response: Response, model: str) -> Response:
+    """Return an answer whose thinking names its model, so that the next model of the conversation can tell."""
+    parts = response.content
+    if not isinstance(parts, list) or not any(part.get("type") in _THINKING for part in parts):
+        return response
+    named = [part | {"model": model} if part.get("type") in _THINKING else part for part in parts]
+    return replace(response, content=named)
+
+
+def _without_foreign_thinking(message: Message, model: str) -> Message:
+    """Return a message without the thinking of other models, and without the name in that of this one.
+
+    Thinking without a name is sent: an older version stored it, or the host gave it.
+    """
+    parts = message.content
+    if not isinstance(parts, list) or not any(part.get("type") in _THINKING for part in parts):
+        return message
+    kept = [
+        {name: value for name, value in part.items() if name != "model"}
+        if part.get("type") in _THINKING
+        else part
+        for part in parts
+        if part.get("type") not in _THINKING or part.get("model", model) == model
+    ]
+    return replace(message, content=kept or None)
+
+
 class _History:
     def __init__(self, tools: Collection[str], call_id: re.Pattern[str]) -> None:
         self._tools = tools
@@ -321,10 +352,11 @@ class VendorModel(ABC):
         refuse_unreadable(self.model, self.reads, request.messages)
         self.check_params(request.params)
         offered = [offer.name for offer in request.tools]
-        request = replace(request, messages=repaired(request.messages, offered, self.call_id))
+        messages = (_without_foreign_thinking(message, self.model) for message in request.messages)
+        request = replace(request, messages=repaired(messages, offered, self.call_id))
         try:
             async with asyncio.timeout(self.total_timeout) as limit:
-                response = storable(await self._answered(request))
+                response = _with_model(storable(await self._answered(request)), self.model)
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -58,6 +58,10 @@ class Vendor:
         """Id of a call -> the signatures that were given with it."""
         self._thinking: dict[str, set[Any]] = {}
         """Id of a call -> the signatures of the thinking before it."""
+        self._model = ""
+        """The model of the last request."""
+        self._made_by: dict[Any, str] = {}
+        """Signature of thinking -> the model that gave it; no other model accepts it."""
 
     def refusal(self, path: str, body: Any) -> str | None:
         """Return why the vendor refuses a request, or None."""
@@ -66,6 +70,7 @@ class Vendor:
         history = body.get("messages") or body.get("input")
         if not any("function" in one or one.get("type") in CALLS for one in _objects(history)):
             self._given, self._thinking = {}, {}  # another conversation, whose ids may be the same
+        self._model = str(body.get("model"))
         try:
             if check is not None:
                 check(body)
@@ -94,6 +99,8 @@ class Vendor:
                 if kind in ("thinking", "signature_delta", "reasoning"):
                     thinking |= {found.get("signature"), found.get("encrypted_content")} - {None, ""}
         self._thinking.update(dict.fromkeys(ids, thinking))
+        if self._model:
+            self._made_by.update(dict.fromkeys(thinking, self._model))
 
     def _rules(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
         yield "/chat/completions", self._chat
@@ -103,15 +110,26 @@ class Vendor:
         yield ":streamGenerateContent", _gemini
 
     def _check_thinking(self, history: object) -> None:
-        """Check that thinking came back before its calls, as Anthropic and the Responses API require it."""
+        """Check that thinking came back before its calls, as Anthropic and the Responses API require it.
+
+        Both bind it to the model that gave it.
+        """
         seen: set[Any] = set()
         for found in _objects(history):
             kind = found.get("type")
             if kind in ("thinking", "reasoning"):
-                seen |= {found.get("signature"), found.get("encrypted_content")} - {None}
+                given = {found.get("signature"), found.get("encrypted_content")} - {None}
+                foreign = {one for one in given if self._made_by.get(one, self._model) != self._model}
+                _need(not foreign, f"Invalid `signature` in `{kind}` block: another model gave it")
+                seen |= given
             elif kind in CALLS:
                 id_ = found.get("call_id") or found.get("id")
-                lost = self._thinking.get(str(id_), set()) - seen
+                own = {
+                    one
+                    for one in self._thinking.get(str(id_), set())
+                    if self._made_by.get(one, self._model) == self._model
+                }
+                lost = own - seen
                 _need(not lost, f"Expected `thinking` with its signature before {id_!r}, but found {kind!r}")
 
     # ---- chat completions ----

@@ -60,7 +60,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], Response]] = {
     "thinking before a call": (
         message(THOUGHT, HIDDEN, text_block("Looking."), CALL, stop="tool_use"),
         Response(
-            [THOUGHT, HIDDEN, text_block("Looking.")],
+            [{**THOUGHT, "model": "m"}, {**HIDDEN, "model": "m"}, text_block("Looking.")],
             CALLED,
             "tool_use",
             PLAIN_USAGE,
@@ -173,7 +173,8 @@ async def test_a_paused_answer_is_asked_on_until_it_ends(*, streamed: bool) -> N
             "role": "assistant",
             "content": [THOUGHT, text_block("Searching."), SEARCH],
         }
-    content = [THOUGHT, text_block("Searching."), SEARCH, FOUND, text_block(" None found.")]
+    thought = {**THOUGHT, "model": "m"}
+    content = [thought, text_block("Searching."), SEARCH, FOUND, text_block(" None found.")]
     assert found == Response(content, (), "end_turn", Usage(6, 4), "m-1", None, "Hm, a city.")
 
 
