@@ -2,7 +2,7 @@
 
 The tool is pure: it only says that it was called. The segment ends after all other calls of the same answer have
 their results, and the run decides then, from the records of the segment. Of two handoffs in one answer none is taken,
-because no order between them is right; the model reads that and decides again.
+because no order between them is right; the model reads that and decides again. The same handoff twice is taken once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from orchestrator.machines.team.model import HANDOFF
 from orchestrator.runtime.service.child_run import current_scope
 from orchestrator.tools.result import explain
 from orchestrator.tools.spec import DepsT, RunContext, ToolContext, ToolSpec, tool
+from orchestrator_callbacks.llm_loop.admission import effective_call
 from orchestrator_guards import Verdict
 
 if TYPE_CHECKING:
@@ -119,9 +120,14 @@ class Transfer:
         scope = current_scope()
         if scope is None or scope.run.run_id != context.run_id:
             raise ConfigError("a handoff works only inside a run of an agent")
-        answer, find = scope.run.ctx.response, scope.run.deps.tools.find
-        specs = [find(call.name) for call in answer.tool_calls]
-        if sum(spec is not None and spec.kind == HANDOFF for spec in specs) > 1:
+        ctx, find = scope.run.ctx, scope.run.deps.tools.find
+        calls = [effective_call(ctx, position) for position in range(len(ctx.response.tool_calls))]
+        handoffs = {  # models repeat a call in one answer: the same handoff twice is one
+            (spec.name, call.arguments)
+            for call in calls
+            if (spec := find(call.name)) is not None and spec.kind == HANDOFF
+        }
+        if len(handoffs) > 1:
             raise ModelRetry(
                 "none of the handoffs of this answer was taken, because there were several; hand over to one agent"
             )

@@ -87,6 +87,10 @@ class Team:
         """Return the team of an agent. Raises ConfigError if its members do not fit each other."""
         if not agent.name:
             raise ConfigError("an agent with handoffs has no name; give it one: Agent(..., name='triage')")
+        if any(item.agent == agent.name for item in handoffs):
+            raise ConfigError(
+                f"agent {agent.name!r} hands over to itself; name another agent in its handoffs"
+            )
         loop = _segment_driver(plain, handoffs)
         members = _members_of(agent, handoffs)
         definition = {name: _digest(loop if one is agent else loop_of(one)) for name, one in members.items()}
