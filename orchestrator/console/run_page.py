@@ -23,6 +23,7 @@ from orchestrator.console.pages import Console, detail_of, moment, status_of
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.drawing.svg import GraphMarks, svg
 from orchestrator.drawing.timeline import described, timeline_svg
+from orchestrator.errors import Corrupt
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
@@ -32,6 +33,7 @@ from orchestrator.runtime.runs.outline import text_of
 from orchestrator.runtime.runs.result import fork_of
 from orchestrator.runtime.runs.story import RUNNING, CallStory, RunDetails, Story, TranscriptEntry, run_marks
 from orchestrator.runtime.runs.timeline import read_timeline
+from orchestrator.runtime.service.ownership import difference
 from orchestrator.tools.result import RETURNED
 
 DRAWN: Final = 40
@@ -124,6 +126,8 @@ FOLDED: Final = 1_500
 """Characters of a message from which its text is folded."""
 LONGEST: Final = 20_000
 """Characters of a message or a result that a page shows."""
+_SCHEMAS: Final = 60_000
+"""Characters of the descriptions and schemas of tools that a page shows."""
 _HEATS: Final = ((1.0, "x"), (0.9, "w"), (0.5, "2"), (0.25, "1"))
 _RECORDS: Final = 12
 ZOOMS: Final = (1, 10, 100)
@@ -206,6 +210,57 @@ class Line:
         return len(self.text) > FOLDED
 
 
+class OfferedTool(NamedTuple):
+    """A tool that the model of a run is offered."""
+
+    name: str
+    digest: str
+    """Of its schema, effect and approval flag."""
+    effect: str = ""
+    approval: str = ""
+    description: str = ""
+    schema: str = ""
+    """JSON of its parameters; empty if it may not be shown, or if the records do not have it."""
+
+
+class ModelInput(NamedTuple):
+    """What a model reads besides the conversation."""
+
+    system: Line | None
+    tools: Sequence[OfferedTool]
+    has_schemas: bool
+    """Whether the journal has the schemas: it has none of a run of an earlier version, or before its first answer."""
+    left_out: int
+    """Tools whose schema is not on the page, because the others fill it."""
+
+    @classmethod
+    def of(cls, story: Story, offered: Sequence[Mapping[str, Any]] | None, *, content: bool) -> Self:
+        """Return it from the history of a run, and from the tools that its first answer names."""
+        first = story.conversation[:1]
+        system = _line(first[0], content=content) if first and is_system(first[0]) else None
+        if offered is None:
+            names = story.created.get("definition") or {}
+            plain = [OfferedTool(str(name), str(digest)) for name, digest in names.items()]
+            return cls(system, plain, has_schemas=False, left_out=0)
+        tools, room = [], _SCHEMAS
+        for one in offered:
+            texts = str(one.get("description", "")), orjson.dumps(one.get("parameters")).decode()
+            room -= sum(map(len, texts))
+            name, digest, effect, approval = (
+                str(one.get(key, "")) for key in ("name", "digest", "effect", "approval")
+            )
+            description, schema = texts if content and room >= 0 else ("", "")
+            tools.append(OfferedTool(name, digest, effect, approval, description, schema))
+        return cls(
+            system, tools, has_schemas=True, left_out=sum(not one.schema for one in tools) if content else 0
+        )
+
+
+def is_system(entry: TranscriptEntry) -> bool:
+    """Return whether a message is the system prompt."""
+    return entry.message.get("role") in {"system", "developer"}
+
+
 class TranscriptTurn(NamedTuple):
     """A turn as one line, and its messages if it is open."""
 
@@ -222,6 +277,8 @@ class TranscriptTurn(NamedTuple):
     """Messages of an open turn that are not on the page."""
     is_pinned: bool
     """Whether it is always open."""
+    changed_tools: str
+    """How the tools changed before it, when the run was resumed; "" if they did not."""
 
 
 class TranscriptPage(NamedTuple):
@@ -375,7 +432,9 @@ class RunSections:
         """
         grouped: dict[int, list[TranscriptEntry]] = {}
         turn = 0
-        for entry in self.story.conversation:
+        for place, entry in enumerate(self.story.conversation):
+            if place == 0 and is_system(entry):
+                continue  # the page has it above
             if entry.answer is not None:
                 turn = int(entry.answer.get("iteration") or turn + 1)
             grouped.setdefault(turn, []).append(entry)
@@ -385,6 +444,7 @@ class RunSections:
         last = numbers[-1] if numbers else 0
         starts = {start.turn: start.at for start in self.line.turns}
         states = self._states_by_turn(page)
+        changed = self._changed_tools()
         found = []
         for number in page:
             is_pinned = is_short or number in {0, last}
@@ -406,12 +466,25 @@ class RunSections:
                     lines=[_line(entry, content=content) for entry in shown],
                     left_out=len(entries) - len(shown) if is_open else 0,
                     is_pinned=is_pinned,
+                    changed_tools=changed.get(number, ""),
                 )
             )
         first, end_of_page = (
             (numbers.index(page[0]), numbers.index(page[-1])) if page else (0, len(numbers) - 1)
         )
         return TranscriptPage(found, earlier=first, later=len(numbers) - 1 - end_of_page)
+
+    def _changed_tools(self) -> dict[int, str]:
+        """Return how the tools changed before a turn, by its number."""
+        found, tools, turn = {}, self.story.created.get("definition"), 0
+        for record in self.records:
+            if record.kind == "answer":
+                turn = int(record.body.get("iteration") or turn + 1)
+            elif record.kind == "resumed" and "definition" in record.body:
+                if change := difference(tools, record.body["definition"]):
+                    found[turn + 1] = change
+                tools = record.body["definition"]
+        return found
 
     def _states_by_turn(self, page: Sequence[int]) -> dict[int, list[str]]:
         """Return the states that the run entered in each turn of a page, in order."""
@@ -528,6 +601,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     elif until is None and turns is not None:
         until = turns.last
     transcript = view.transcript(until, opened, content=content)
+    reads = ModelInput.of(story, await _offered(console, records), content=content)
     return await console.page(
         request,
         actor,
@@ -543,6 +617,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         seen=seen,
         graph=view.graph(console.graphs),
         transcript=transcript,
+        reads=reads,
         until=until,
         opened=opened,
         content=content,
@@ -551,6 +626,15 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         decisions=[_decision(kind, body) for kind, body in view.story.decisions],
         address=request.url.path,
     )
+
+
+async def _offered(console: Console, records: Sequence[Record]) -> list[Mapping[str, Any]] | None:
+    """Return the tools that the first answer of a run names; None if it names none, or if they cannot be read."""
+    named = next((one.body.get("offered") for one in records if one.kind == "answer"), None)
+    try:
+        return None if named is None else orjson.loads(await console.runs.journal.blob(str(named)))
+    except (Corrupt, ValueError):
+        return None  # the check of the journal reports it
 
 
 def _turn(text: str) -> int | None:

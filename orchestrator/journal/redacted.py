@@ -76,6 +76,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
             "finish_reason",
             "seconds",
             "retries",
+            "offered",
             "usage",
             "at",
             "t",

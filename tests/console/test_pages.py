@@ -22,14 +22,15 @@ from orchestrator import (
 )
 from orchestrator.console import Actor, console_app
 from orchestrator.console.pages import money, query
-from orchestrator.errors import LLMError
+from orchestrator.errors import Corrupt, LLMError
 from orchestrator.kernel.journal import Draft, write_records
 from orchestrator.machines.question import Question
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.service.runtime import Runtime
+from orchestrator.tools.spec import ToolSpec
 from tests.console.client import Answer, Client, readable
-from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
+from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, look, pay, said
 
 
 async def operator(runs: Runs) -> Client:
@@ -682,6 +683,88 @@ async def test_a_cost_is_shown_with_its_currency_and_never_summed_with_another_o
     compared = (await client.get("/compare?run=euros&run=dollars")).text
     assert "1.5000 EUR" in compared
     assert "1.5000 USD" in compared
+
+
+# ---- what the model reads ----
+
+
+@tool(effect="idempotent", approval=lambda _: False)
+async def book(flight: str, seats: int = 1) -> str:
+    """Book seats <on> a flight."""
+    return f"{seats} on {flight}"
+
+
+async def test_the_system_prompt_and_the_schemas_of_the_tools_are_on_the_page_of_a_run_once(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    asking = agent(
+        journal,
+        *[said(call("book", flight="HAT1")), said(text="Done.")] * 2,
+        tools=[book, look],
+        instructions="Be brief & exact.",
+    )
+    await asking.run("Go.", run_id="r1")
+    await asking.run("Go.", run_id="r2")
+    client = Client(readable(runs))
+    bare = (await client.get("/runs/r1")).text
+    part = bare.partition('id="reads"')[2].partition("</section>")[0]
+    assert ("System prompt" in part, "17 characters" in part) == (True, True)
+    assert "idempotent, may ask a person" in part
+    assert "Be brief" not in bare
+    assert "Book seats" not in bare, "a schema is content"
+    page = (await client.get("/runs/r1?content=shown")).text
+    part = page.partition('id="reads"')[2].partition("</section>")[0]
+    assert (page.count("Be brief &amp; exact."), page.count("Book seats &lt;on&gt; a flight.")) == (1, 1)
+    assert "&#34;flight&#34;: {" in part
+    assert "&#34;seats&#34;: {" in part
+    answers = [record.body for record in await journal.load("r1") if record.kind == "answer"]
+    assert ["offered" in body for body in answers] == [True, False], "each run names them once"
+    [again] = [body["offered"] for body in (r.body for r in await journal.load("r2")) if "offered" in body]
+    assert again == answers[0]["offered"], "and the journal has them once"
+
+
+async def test_a_run_whose_schemas_are_not_in_the_journal_shows_the_names_of_its_tools(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_asking(journal, ASKS)
+    client = Client(readable(runs))
+
+    async def damaged(digest: str) -> bytes:
+        raise Corrupt(f"blob {digest} is damaged")
+
+    monkeypatch.setattr(journal, "blob", damaged)
+    page = (await client.get(f"/runs/{ASKS}?content=shown")).text
+    part = page.partition('id="reads"')[2].partition("</section>")[0]
+    assert ('<b class="mono">pay</b>' in part, "The journal has no schemas of these tools" in part) == (
+        True,
+        True,
+    )
+
+
+async def test_many_long_schemas_stay_within_the_size_of_a_page(journal: MemoryJournal, runs: Runs) -> None:
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(300)}}
+    tools = [ToolSpec(f"tool_{n}", "x" * 3_000, schema, look) for n in range(60)]
+    await agent(journal, said(text="Done."), tools=tools).run("Go.", run_id="big")
+    page = await Client(readable(runs)).get("/runs/big?content=shown")
+    assert len(page.body) < 200_000
+    assert page.text.count('<b class="mono">tool_') == 60
+    left_out = re.search(r"schemas of (\d+) tools are not shown: the page has no room", page.text)
+    assert left_out is not None
+    assert 0 < page.text.count('aria-label="Parameters of tool_') == 60 - int(left_out[1])
+
+
+async def test_the_turn_after_a_resumption_with_other_tools_says_what_changed(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await leave_asking(journal, ASKS, version="1")
+    heir = agent(journal, said(text="Done."), tools=[pay, book], version="2")
+    await heir.reject(ASKS, why="no")
+    await heir.resume(ASKS)
+    page = (await Client(readable(runs)).get(f"/runs/{ASKS}")).text
+    turn = page.partition('id="turn-2"')[2].partition("</section>")[0]
+    assert "The tools changed before this turn:" in turn
+    assert "&#39;book&#39; is new, &#39;look&#39; is missing" in turn
+    assert page.count("The tools changed before this turn:") == 1
 
 
 # ---- the frame ----

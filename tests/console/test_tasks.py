@@ -178,6 +178,32 @@ def test_a_question_of_a_grandchild_is_answered_from_the_root_and_each_run_of_th
     assert ann.said == []
 
 
+async def leave_instructed(path: Path) -> None:
+    async with SqliteJournal(path) as journal:
+        await agent(journal, said(text="Done."), instructions="Be brief. " * 400).run("Go.", run_id="r1")
+
+
+@VIEWS
+def test_the_system_prompt_and_the_schema_of_a_tool_are_read_with_a_click_each(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_instructed(processes.journal))
+    ann = Person.at(browser, processes.console(), width=width, scheme=scheme)
+    page = ann.page("/runs/r1")
+    reads, task = page.locator("#reads"), Task(page)
+    assert "Be brief" not in page.content()
+    assert overflow(page) == violations(page) == []
+    task.click(reads.get_by_role("link", name="Show content"))
+    page.wait_for_url("**/runs/r1?content=shown#reads")
+    task.click(reads.get_by_text("System prompt, 4,000 characters"))
+    assert reads.get_by_role("region", name="System prompt").inner_text().startswith("Be brief. Be brief.")
+    task.click(reads.get_by_text("irreversible, asks a person"))
+    assert '"amount": {' in reads.get_by_role("region", name="Parameters of pay").inner_text()
+    assert overflow(page) == violations(page) == []
+    assert task.effort == (3, 0)
+    assert ann.said == []
+
+
 @VIEWS
 def test_the_address_of_a_filtered_page_has_the_filters_that_were_filled_in_and_no_empty_ones(
     browser: Browser, processes: Processes, width: int, scheme: str

@@ -52,6 +52,7 @@ KEPT_ERRORS: Final = 100
 _LONGEST = 300
 _DIGITS: Final = 12
 _DIGESTS: Final[WeakKeyDictionary[ToolSpec, str]] = WeakKeyDictionary()
+_SCHEMAS: Final[WeakKeyDictionary[ToolSpec, bytes]] = WeakKeyDictionary()
 
 
 class ApprovalDecision(NamedTuple):
@@ -119,6 +120,26 @@ def tool_digest(spec: ToolSpec) -> str:
 def definition_of(specs: Iterable[ToolSpec]) -> dict[str, str]:
     """Return the tools of an agent as its runs store them: name -> digest."""
     return {spec.name: tool_digest(spec) for spec in specs}
+
+
+def tool_schemas(offers: Iterable[ToolSpec]) -> bytes:
+    """Return the tools that a model is offered, as JSON for the readers of its journal."""
+    return b"[%s]" % b",".join(map(_schema, offers))
+
+
+def _schema(spec: ToolSpec) -> bytes:
+    found = _SCHEMAS.get(spec)
+    if found is None:
+        shown = {
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": dict(spec.parameters),
+            "effect": spec.effect,
+            "approval": approval_flag(spec),
+            "digest": tool_digest(spec),
+        }
+        found = _SCHEMAS[spec] = orjson.dumps(shown, default=repr)
+    return found
 
 
 def digest_of(run: LoopRun, call: ToolCall, about: str) -> str:

@@ -40,7 +40,7 @@ from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import guidance, request_usage, turn_accounting
-from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
+from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools, tool_schemas
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 from orchestrator_callbacks.llm_loop.request_usage import (
@@ -519,6 +519,8 @@ def take(run: LoopRun, response: Response) -> None:
         answered["unreported"] = True  # the usage is an estimate; of a custom model that reports 0, no token
     if (attempts := run.take_attempts()) is not None:
         answered["attempts"] = attempts
+    if ctx.iteration == 1 and run.deps.tools.offers:
+        answered["offered"] = run.store(tool_schemas(run.deps.tools.offers))
     run.note("answer", answered)
     if usage.cost_micros is None and (
         run.deps.price is not None or ctx.limits.max_cost or run.deps.account is not None
