@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import MemoryJournal, Runs, SqliteJournal, tool
-from orchestrator.branches import Branch, Fan, ended
+from orchestrator import Runs, SqliteJournal
+from orchestrator.branches import Fan, ended
 from orchestrator.cli import main
+from tests.benchmarks.branches import COUNTS, calls, growth, memory, of_double, records, spread_over
 from tests.console.client import Client, readable
 from tests.runtime.branches.machine import SpreadContext, workflow
-
-
-@tool(effect="pure")
-async def double(number: int) -> int:
-    """Double a number."""
-    return 2 * number
-
-
-def of_double(number: Any) -> Branch[Any]:
-    return Branch(double, {"number": number})
-
-
-async def spread_over(count: int) -> MemoryJournal:
-    journal = MemoryJournal(ended=2_000)
-    machine = workflow(Fan(max=1_000), of_double, journal=journal)
-    result = await machine.run(SpreadContext(list(range(count))), run_id="p1")
-    assert result.output == [2 * number for number in range(count)]
-    return journal
-
-
-async def calls(count: int) -> int:
-    """Return the number of calls of Python functions: exact, unlike a time."""
-    seen = 0
-
-    def counted(frame: Any, event: str, _: Any) -> None:
-        nonlocal seen
-        seen += event == "call"
-
-    sys.setprofile(counted)
-    try:
-        await spread_over(count)
-    finally:
-        sys.setprofile(None)
-    return seen
-
-
-async def memory(count: int) -> int:
-    """Return the bytes that are held at most beside the journal's records."""
-    gc.collect()
-    gc.disable()  # a collection at another moment would give another maximum
-    tracemalloc.start()
-    try:
-        await spread_over(count)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-
-
-async def records(count: int) -> int:
-    journal = await spread_over(count)
-    return sum([len(await journal.load(head.run_id)) async for head in journal.runs()])
 
 
 async def test_each_branch_adds_the_same_number_of_records() -> None:
@@ -80,10 +26,8 @@ async def test_five_hundred_more_branches_cost_twice_as_much_as_two_hundred_and_
     measure: Callable[[int], Any],
 ) -> None:
     await spread_over(10)  # what is made once
-    first, second, third = [await measure(count) for count in (250, 500, 1_000)]
-    ratio = (third - second) / (second - first)
-    print(f"{first:,} {second:,} {third:,}: {ratio:.2f}")  # noqa: T201
-    assert 1.6 < ratio < 2.4, (first, second, third)
+    figures = [await measure(count) for count in COUNTS]
+    assert 1.6 < growth(figures) < 2.4, figures
 
 
 async def test_a_page_shows_few_of_them_and_counts_the_others() -> None:
