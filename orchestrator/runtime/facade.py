@@ -321,7 +321,8 @@ class HumanInput(Facade[R]):
         """Return the unanswered questions of a run and its descendants, in this or another process. Raises RunUnknown.
 
         The questions of the run itself come first. `run_id` and `agents` of a question name the run that asks. A
-        question is listed as soon as it is durable, until the journal stores an answer to it.
+        question is listed as soon as it is durable, until the journal stores an answer to it or a request to stop the
+        run or one above it.
         """
         return await self._service.control.pending(run_id)
 

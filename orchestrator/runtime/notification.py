@@ -55,7 +55,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.question import Question
 from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.service.answer import OpenQuestions, default_actor, replies
-from orchestrator.runtime.service.descendant import name_of, open_ancestors
+from orchestrator.runtime.service.descendant import is_cancelled_with_ancestor, name_of, open_ancestors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,7 @@ class OpenNotices:
         posted = await journal.inbox(head.run_id)
         marks = frozenset(one.id for one in posted if one.kind == NOTIFIED)
         stored = found.stored
-        if stored.ended is not None or any(
-            one.kind == "cancel" and one.id not in stored.handled for one in posted
-        ):
+        if found.cancelled or await is_cancelled_with_ancestor(journal, head):
             return cls((), marks)
         above = await open_ancestors(journal, head)
         notices = [_of_call(head, one) for one in found.waiting.values() if not 0 < one.expires_at <= now]

@@ -23,6 +23,7 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.fact import RunStarted
+from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.message import ToolCall as Call
@@ -347,8 +348,38 @@ async def test_what_is_open_below_a_tree_that_has_ended_ends_as_cancelled() -> N
         ScriptedLLM(["done"]), journal=journal, version="2", **SILENT
     )  # so it cannot go on with its child
     assert (await toolless.resume("p")).outcome is Outcome.COMPLETED
-    assert (await journal.head("p:1:0")).status == "parked"
+    head = await journal.head("p:1:0")
+    assert (head.status, head.outcome, head.reason) == ("ended", "cancelled", "caller")
+    child = Agent(ScriptedLLM([]), journal=journal, version="3", **SILENT)
+    result = await child.resume("p:1:0")
+    assert (result.outcome, result.reason) == (Outcome.CANCELLED, "caller")
 
+
+class Full(MemoryJournal):
+    """A journal that stores no request when it is full."""
+
+    is_full = False
+
+    async def post(self, run_id: str, request: Posted) -> bool:
+        if self.is_full:
+            raise StoreDown("the disk is full")
+        return await super().post(run_id, request)
+
+
+async def test_a_child_run_that_could_not_be_ended_with_its_tree_is_ended_when_it_is_resumed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slow, journal = Slow(), Full()
+    running = asyncio.create_task(parent_of(slow.agent, journal=journal).run("go", run_id="p"))
+    await slow.asked.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    toolless = Agent(ScriptedLLM(["done"]), journal=journal, version="2", **SILENT)
+    journal.is_full = True
+    assert (await toolless.resume("p")).outcome is Outcome.COMPLETED
+    assert "run 'p': its open child runs could not be ended: the disk is full" in caplog.text
+    assert (await journal.head("p:1:0")).status == "parked"
+    journal.is_full = False
     child = Agent(ScriptedLLM([]), journal=journal, version="3", **SILENT)
     result = await child.resume("p:1:0")
     assert (result.outcome, result.reason) == (Outcome.CANCELLED, "caller")

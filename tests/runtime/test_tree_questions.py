@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.branches import ALL, Branch, Fan, Workflow
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.served_agent import DurableAgent
-from orchestrator.errors import AnswerRefused, RunUnknown
+from orchestrator.errors import AnswerRefused, RunOver, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
 from orchestrator.machines.question import Question
@@ -31,6 +33,7 @@ from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.descendant import open_ancestors
 from orchestrator.tools.spec import tool
+from tests.runtime.branches.machine import Hooks, SpreadContext, spread
 from tests.runtime.stage import NO_WAIT
 
 Open = Callable[[], Any]
@@ -324,6 +327,139 @@ async def test_a_pipeline_answers_for_the_agents_of_its_stages(opened: Open) -> 
             await asyncio.wait((task,))
         assert await journal.load(one.run_id)
         assert (await journal.head(one.run_id)).outcome == "rejected"
+    assert mine.blasts == {}
+
+
+# ---- a cancelled tree ----
+
+TREE = ("p", "p:1:0", "p:1:0:1:0")
+
+
+async def ends(journal: Journal) -> dict[str, str]:
+    """Status or outcome of each run of the tree."""
+    heads = [head async for head in journal.runs() if head.graph != "engine"]
+    return {head.run_id: head.outcome or head.status for head in heads}
+
+
+async def resumed(front: Agent, other: Journal) -> None:
+    """The host resumes the tree."""
+    del other
+    await front.resume("p")
+
+
+async def recovered(front: Agent, other: Journal) -> None:
+    """An engine of the root's agent alone resumes the tree."""
+    async with LocalEngine(front, recover="resume"), asyncio.timeout(30):
+        while (await other.head("p")).status != "ended":  # noqa: ASYNC110 - of another handle
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("opened", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("then", [resumed, recovered])
+@pytest.mark.parametrize("target", TREE, ids=["root", "parent", "itself"])
+async def test_a_cancelled_tree_that_nobody_drives_leaves_no_run_open_and_no_question(
+    opened: Open, target: str, then: Callable[[Agent, Journal], Any]
+) -> None:
+    mine = Mine()
+    async with opened() as (journal, other):
+        await mine.front(journal).run("go", run_id="p", wait="never")
+        runs = Runs(other)
+        await runs.cancel(target, by="ann")
+        # No answer has an effect any more, so nobody is asked.
+        assert [await runs.pending(run_id) for run_id in TREE] == [[], [], []]
+        head = await other.head(TREE[-1])
+        assert (await OpenNotices.read(other, head, "", 0.0)).notices == ()
+        await then(mine.front(journal), other)
+        below = TREE.index(target)
+        assert await ends(other) == {
+            run_id: "completed" if number < below else "cancelled" for number, run_id in enumerate(TREE)
+        }
+        assert [await runs.pending(run_id) for run_id in TREE] == [[], [], []]
+        assert await runs.list(waiting=True) == []
+        with pytest.raises(RunOver):
+            await runs.approve(TREE[-1], by="ann")
+    assert mine.blasts == {}
+
+
+async def test_what_a_resumed_run_leaves_open_ends_with_the_reason_in_its_records(opened: Open) -> None:
+    mine = Mine()
+    async with opened() as (journal, _):
+        front = mine.front(journal)
+        await front.run("go", run_id="p", wait="never")
+        await journal.post("p", Posted("c", "cancel", {"why": "wrong vein"}, "ann"))
+        assert (await front.resume("p")).outcome is Outcome.CANCELLED
+        for run_id in TREE[1:]:
+            *_, control, ended = await journal.load(run_id)
+            assert (control.kind, control.body["kind"], control.body["by"]) == ("control", "cancel", "run p")
+            assert control.body["why"] == "run 'p' above it has ended"
+            assert (ended.kind, ended.body["outcome"], ended.body["reason"]) == (
+                "ended",
+                "cancelled",
+                "caller",
+            )
+            assert await StoredRun.of(run_id, await journal.load(run_id)).unread(journal) == []
+            assert (await front.runs.story(await journal.head(run_id))).ended is not None
+        assert (await front.runs.result(TREE[-1])).outcome is Outcome.CANCELLED
+
+
+async def test_a_descendant_with_another_living_owner_is_asked_to_stop(opened: Open) -> None:
+    mine = Mine()
+    async with opened() as (journal, _):
+        front = mine.front(journal)
+        await front.run("go", run_id="p", wait="never")
+        lease = await journal.claim(TREE[-1], "another process")
+        await journal.post("p", Posted("c", "cancel", {}, "ann"))
+        assert (await front.resume("p")).outcome is Outcome.CANCELLED
+        assert await ends(journal) == {"p": "cancelled", "p:1:0": "cancelled", TREE[-1]: "parked"}
+        (request,) = await journal.inbox(TREE[-1])
+        assert (request.kind, request.by) == ("cancel", "run p")
+        await journal.release(lease)
+
+
+async def test_a_cancelled_team_ends_its_segment_and_its_child_runs(opened: Open) -> None:
+    mine = Mine()
+    async with opened() as (journal, other):
+
+        def team() -> Agent:
+            model = FunctionLLM(lambda request: call("plan", task="vein"))
+            digger = mine.front(journal).replace(model=model)
+            hands_over = FunctionLLM(lambda request: call("transfer_to_front"))
+            return Agent(hands_over, name="triage", handoffs=[digger], journal=journal, **SILENT)
+
+        await team().run("go", run_id="p", wait="never")
+        (one,) = await Runs(journal).pending("p")
+        await journal.post("p", Posted("c", "cancel", {}, "ann"))
+        assert await Runs(other).pending("p") == await Runs(other).pending(one.run_id) == []
+        assert (await team().resume("p")).outcome is Outcome.CANCELLED
+        ended = await ends(journal)
+        assert ended.pop("p:s1") == "completed"
+        assert set(ended.values()) == {"cancelled"}
+        assert one.run_id in ended
+    assert mine.blasts == {}
+
+
+async def test_cancelled_branches_end_with_their_child_runs_and_calls(opened: Open) -> None:
+    mine = Mine()
+    async with opened() as (journal, _):
+
+        def workflow() -> Any:
+            agent = mine.front(journal)
+            calls = {"agent": Branch(agent, "go"), "tool": Branch(mine._blast, {"at": "door"})}
+            hooks = Hooks(lambda item: calls[item])
+            spread_out = spread(Fan(max=2, join=ALL))
+            return Workflow(spread_out, [hooks], output=lambda ctx: ctx.values, journal=journal, observers=())
+
+        task = asyncio.create_task(workflow().run(SpreadContext(["agent", "tool"]), run_id="p"))
+        asked = await pending(Runs(journal), "p", 2)
+        task.cancel()
+        await asyncio.wait((task,))
+        assert set((await ends(journal)).values()) == {"parked"}
+        await journal.post("p", Posted("c", "cancel", {}, "ann"))
+        assert await Runs(journal).pending("p") == []
+        assert (await workflow().resume("p")).outcome is Outcome.CANCELLED
+        ended = await ends(journal)
+        assert set(ended.values()) == {"cancelled"}
+        assert {one.run_id for one in asked} < set(ended)
     assert mine.blasts == {}
 
 

@@ -2,8 +2,8 @@
 
 The id of the child run is the id of its parent and the key of the call, so a repeated call resumes the same run. The
 child run is stored in the journal of its parent, whichever journal its agent has, and the parent's agent can access
-it: one tree, one journal, one handle. A tree is resumed at its root. A child run that is still open when its tree has
-ended is ended as cancelled when it is resumed.
+it: one tree, one journal, one handle. A tree is resumed at its root. A resumed run that ends without its open child
+runs, because it was cancelled, for example, ends them as cancelled, too.
 
 The hooks of the agent see the request as they see every other one, and its limits on tokens and cost apply to both
 runs. The child run asks once: a tool that wants a better answer samples again.

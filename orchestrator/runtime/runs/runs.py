@@ -530,6 +530,7 @@ class Runs:
         """Request that one run stops, or each open or parked run that meets every condition.
 
         The owner of a run carries the request out at once; without an owner, an engine does or the next resumption.
+        The descendants of the run end with it.
 
         Args:
             run_id: Id of the run; None for those that meet the conditions.

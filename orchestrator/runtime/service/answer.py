@@ -59,13 +59,17 @@ class OpenQuestions:
     """Key of a call -> its unanswered question."""
     answered: dict[str, Mapping[str, Any]]
     """Key of a call -> its answer that counts, with `decision`, `by`, `at` and `id`."""
+    cancelled: bool = False
+    """Whether the run has ended or was cancelled, so that no answer has an effect."""
 
     @classmethod
     async def read(cls, journal: Journal, run_id: str, now: float) -> Self:
         """Read the questions of a run and their answers. Raises RunUnknown, Corrupt, StoreDown."""
         stored = StoredRun.of(run_id, await journal.load(run_id))
-        found = cls(stored, now, stored.questions, stored.decided)
+        found = cls(stored, now, stored.questions, stored.decided, stored.ended is not None)
         for posted in await stored.unread(journal):
+            if posted.kind == "cancel":
+                found.cancelled = True
             if posted.kind in DECISIONS:
                 question = found.judge(answer_of(posted))
                 if isinstance(question, Refusal):

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields
 
 from orchestrator.errors import AnswerRefused, RunUnknown
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.machines.question import Question
 from orchestrator.runtime.service.answer import OpenQuestions
@@ -45,8 +46,7 @@ async def descendants(
     Args:
         journal: The journal of the tree.
         root: The run.
-        ended: Whether runs that have ended are yielded, too. Without, nothing below an ended run is read: an open run
-            there ends when it is resumed.
+        ended: Whether runs that have ended are yielded, too. Without, nothing below an ended run is read.
     """
     level: list[tuple[RunHead, tuple[str, ...]]] = [(root, (name_of(root),))]
     seen = {root.run_id}
@@ -86,20 +86,43 @@ def name_of(head: RunHead) -> str:
     return head.agent or head.graph
 
 
+async def is_cancelled_with_ancestor(journal: Journal, head: RunHead) -> bool:
+    """Return whether a run above has ended or was cancelled, so that no answer to this run has an effect."""
+    if head.parent_run_id is None:
+        return False
+    above = await open_ancestors(journal, head)
+    return not above or any([await _is_cancelled(journal, one) for one in above])
+
+
+async def _is_cancelled(journal: Journal, head: RunHead) -> bool:
+    """Return whether an open run has an unread request to stop. Its records are read only if it may have one."""
+    if all(one.kind != "cancel" for one in await journal.inbox(head.run_id)):
+        return False
+    stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
+    return any(one.kind == "cancel" for one in await stored.unread(journal))
+
+
 async def pending_questions(journal: Journal, run_id: str, now: float) -> list[PendingQuestion]:
-    """Return the unanswered questions of a run, then those of its descendants; none of a run that has ended.
+    """Return the unanswered questions of a run, then those of its descendants.
+
+    A run that has ended or was cancelled has none, and no run below it.
 
     Raises RunUnknown, Corrupt, StoreDown.
     """
     head = await journal.head(run_id)
     found = await OpenQuestions.read(journal, run_id, now)
+    if found.cancelled or await is_cancelled_with_ancestor(journal, head):
+        return []
     questions = [_pending(one, run_id, (name_of(head),)) for one in found.waiting.values()]
-    if found.stored.ended is None:
-        async for below, agents in descendants(journal, head):
-            try:
-                found = await OpenQuestions.read(journal, below.run_id, now)
-            except RunUnknown:  # removed meanwhile
-                continue
+    cancelled: set[str | None] = set()
+    async for below, agents in descendants(journal, head):
+        try:
+            found = await OpenQuestions.read(journal, below.run_id, now)
+        except RunUnknown:  # removed meanwhile
+            continue
+        if found.cancelled or below.parent_run_id in cancelled:
+            cancelled.add(below.run_id)
+        else:
             questions += [_pending(one, below.run_id, agents) for one in found.waiting.values()]
     return questions
 

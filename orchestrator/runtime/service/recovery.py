@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
+    Fenced,
     GraphError,
+    Held,
     OtherAgent,
     OtherGraph,
     RunError,
+    RunUnknown,
     Suspended,
     TooNew,
 )
@@ -22,7 +26,7 @@ from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import RunParked
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
+from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead, let_go, write_records
 from orchestrator.kernel.machine import Machine, missing_changes
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition
@@ -324,6 +328,43 @@ class Recovery:
                 self._journal, lease, Draft("parked", {"reason": OTHER_GRAPH, "at": at, "t": stored.elapsed})
             )
             return RunParked(self._valid.name, head.run_id, state, OTHER_GRAPH, at, head.agent)
+        finally:
+            await let_go(self._journal, lease)
+
+    async def end_descendants(self, run_id: str) -> None:
+        """End as cancelled what a run that has ended after its resumption left open: nothing resumes it any more.
+
+        Their agents may be unknown here, so no hook is called and no call is undone. A descendant with another living
+        owner gets the request to stop instead; one with programs that only a person can check is parked.
+
+        Raises RunUnknown, Corrupt, StoreDown.
+        """
+        from orchestrator.runtime.service.descendant import descendants
+
+        root = await self._journal.head(run_id)
+        below = [head async for head, _ in descendants(self._journal, root, ended=True)]
+        for head in reversed(below):  # the deepest first: what a killed process leaves is below an open run
+            if head.status == "ended":
+                continue
+            why = f"run {run_id!r} above it has ended"
+            stop = Posted(f"cancel {run_id}", "cancel", {"why": why}, f"run {run_id}", self._now())
+            await self._journal.post(head.run_id, stop)
+            with contextlib.suppress(Held, Fenced, RunUnknown, program.ProgramsUnknown):
+                await self._end(head.run_id, stop)
+
+    async def _end(self, run_id: str, stop: Posted) -> None:
+        """Claim a run and end it as cancelled. Raises Held, Fenced, RunUnknown, ProgramsUnknown, Corrupt, StoreDown."""
+        lease = await self._journal.claim(run_id, self._owner)
+        try:
+            stored, _ = await self.read(run_id)
+            if stored.ended is not None:
+                return
+            await self._end_programs(stored, lease, again=False)
+            number = max((one.number for one in await stored.unread(self._journal)), default=stored.inbox)
+            control = {"id": stop.id, "kind": stop.kind, "by": stop.by, "why": stop.body["why"]}
+            control |= {"number": number, "at": self._now()}
+            ended = {"outcome": "cancelled", "reason": "caller", "at": self._now(), "t": stored.elapsed}
+            await write_records(self._journal, lease, Draft("control", control), Draft("ended", ended))
         finally:
             await let_go(self._journal, lease)
 

@@ -21,6 +21,7 @@ from orchestrator.errors import (
     Corrupt,
     DeadlineExceeded,
     Held,
+    JournalError,
     OrchestratorError,
     OtherGraph,
     RunExists,
@@ -354,8 +355,8 @@ class RunService(Generic[R]):
                 )
                 raise Suspended(run.run_id, reason)
             result = self.kind.result(run, kept, run.ending or self.kind.ending(run))
-            if path != () and self.kind.complete is not None:
-                result = await self.kind.complete(run, result)
+            if path != ():
+                result = await self._completed(run, result)
             end = result
             return end
         finally:
@@ -364,6 +365,19 @@ class RunService(Generic[R]):
                 self.runtime.retire(run.run_id)
             if end is not None or not run.control.evicted:
                 self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+
+    async def _completed(self, run: Run[Any, Any], result: R) -> R:
+        """Return the result of a resumed run with what only the journal has, and end its open descendants.
+
+        The result does not depend on them: if the store fails, they stay open.
+        """
+        if self.kind.complete is not None:
+            result = await self.kind.complete(run, result)
+        try:
+            await self.recovery.end_descendants(run.run_id)
+        except JournalError as error:
+            _LOG.warning("run %r: its open child runs could not be ended: %s", run.run_id, error)
+        return result
 
     async def drive_child(
         self,
