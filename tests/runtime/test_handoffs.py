@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -21,9 +21,11 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.team.graph import LLM_LOOP_WITH_HANDOFFS
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.runtime.team.handoff import handoff
 from orchestrator.runtime.team.team import Team
 from orchestrator.telemetry.metrics import Metrics
+from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import RunContext, ToolContext, tool
 from orchestrator_guards import Verdict
 from tests.runtime.stage import NO_WAIT, Facts, Notebook, faults
@@ -404,6 +406,83 @@ async def test_tokens_of_all_segments_count_for_the_run() -> None:
     result = await triage.run("go")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "input_tokens")
     assert result.usage.input_tokens == 30
+
+
+class TimeCase(NamedTuple):
+    """A team whose models take their time, and whose journal takes some between two segments, in seconds."""
+
+    first: int
+    between: int
+    second: int
+    of_run: int
+    own: int
+    """Limit of billing; that of triage is the run's."""
+    ends: tuple[str, str, int]
+    """Outcome, agent that had the conversation, seconds."""
+    segments: list[str]
+    """Reason of each."""
+
+
+TIMES = {
+    "within all": TimeCase(4, 0, 4, 10, 8, ("completed", "billing", 8), ["handed_over", "none"]),
+    "the run's, in the first segment": TimeCase(12, 0, 1, 10, 0, ("budget_exceeded", "triage", 10), ["time"]),
+    "the run's, in the second": TimeCase(
+        4, 0, 20, 10, 0, ("budget_exceeded", "billing", 10), ["handed_over", "caller"]
+    ),
+    "the run's, before the member's own": TimeCase(
+        4, 0, 20, 10, 8, ("budget_exceeded", "billing", 10), ["handed_over", "caller"]
+    ),
+    "the member's own": TimeCase(
+        4, 0, 20, 100, 5, ("budget_exceeded", "billing", 9), ["handed_over", "time"]
+    ),
+    "the member's own, of a run without": TimeCase(
+        9, 0, 20, 0, 4, ("budget_exceeded", "billing", 13), ["handed_over", "time"]
+    ),
+    "the run's, between both": TimeCase(
+        4, 7, 1, 10, 0, ("budget_exceeded", "billing", 11), ["handed_over", "caller"]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+async def test_the_time_of_a_run_bounds_all_segments_and_each_has_its_own_limit_within_it(name: str) -> None:
+    case = TIMES[name]
+    clock, asked = FakeClock(), list[str]()
+
+    class SlowBetween(MemoryJournal):
+        async def create(self, run_id: str, *args: Any, **options: Any) -> Any:
+            if run_id == "p:s2":
+                await clock.sleep(case.between)
+            return await super().create(run_id, *args, **options)
+
+    journal = SlowBetween()
+    runtime = Runtime(journal=journal, clock=clock, observers=())
+
+    def member(name: str, answer: Any, seconds: int, most: int, **options: Any) -> Agent[Any, Any]:
+        async def model(_: Request) -> Any:
+            asked.append(name)
+            await clock.sleep(seconds)
+            return answer
+
+        limits = Limits(max_seconds=most)
+        return Agent(FunctionLLM(model), name=name, retry=NO_WAIT, runtime=runtime, limits=limits, **options)
+
+    billing = member("billing", "paid", case.second, case.own)
+    triage = member("triage", TO_BILLING, case.first, case.of_run, handoffs=[billing])
+    began = clock.monotonic()
+    work = asyncio.ensure_future(triage.run("go", run_id="p"))
+    while not work.done():
+        await clock.advance(1)
+    result = await work
+    assert (result.outcome.value, result.agent, round(clock.monotonic() - began)) == case.ends
+    assert result.reason == ("none" if case.ends[0] == "completed" else "time")
+    assert [head.reason async for head in journal.runs(parent_run_id="p")] == case.segments
+    stored = await triage.runs.result("p")
+    assert (stored.outcome, stored.reason, stored.messages) == (
+        result.outcome,
+        result.reason,
+        result.messages,
+    )
 
 
 # ---- stop and follow ----
