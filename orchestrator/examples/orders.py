@@ -134,9 +134,7 @@ async def serving(journal: SqliteJournal, port: int) -> AsyncIterator[int]:
             except (OrchestratorError, OSError, ValueError) as error:
                 say(f"an order failed: {error}")
 
-    async with (
-        asyncio.TaskGroup() as connections
-    ):  # cancels the open ones at Ctrl-C, before the journal is closed
+    async with asyncio.TaskGroup() as connections:  # at Ctrl-C it cancels them before the journal is closed
         server = await asyncio.start_server(
             lambda reader, writer: connections.create_task(handle(reader, writer)), "127.0.0.1", port
         )

@@ -69,6 +69,8 @@ WORKERS = "workers: Workers on many machines"
 """Its commands are run by test_guide_workers.py."""
 SERVICE = "streaming: A web service"
 """Its commands are run by test_guide_service.py."""
+EXAMPLES = "streaming: Example applications"
+"""Its commands are run by tests/examples."""
 
 
 PYTHON = [
@@ -190,7 +192,7 @@ def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, t
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "block",
-    [one for one in of_language("sh") if one.place not in {*MODELS, WORKERS, SERVICE}],
+    [one for one in of_language("sh") if one.place not in {*MODELS, WORKERS, SERVICE, EXAMPLES}],
     ids=lambda block: block.place,
 )
 def test_every_command_exists_and_does_what_the_guide_says(block: Block, tmp_path: Path) -> None:
