@@ -1,8 +1,9 @@
-"""What the console costs: `python -m tests.benchmarks.console [RUNS] [TURNS]`.
+"""What the console costs: `python -m tests.benchmarks.console [TURNS] [BRANCHES]`.
 
-Pages of a journal with 100,000 runs by each filter and order, machines and health, the page of a run of 2,000 turns,
-the processor time of an open tab while nothing changes, and the turns per second of an engine with and without a
-watching console, in one run. The watching tab asks for its rows after each change, as htmx does. SQLite, on a disk.
+The page of a run of 2,000 turns; the first paint of it, of a run with 1,000 branches and of their list in Chromium; the
+processor time of an open tab while nothing changes; and the turns per second of an engine with and without a watching
+console. The watching tab asks for its rows after each change, as htmx does. SQLite, on a disk. What pages of 100,000
+runs take is measured by `python -m tests.benchmarks.listing`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,23 +27,19 @@ from threading import Thread
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from orchestrator import Agent, Limits, LocalEngine, Response, Runs, SqliteJournal, Usage, tool
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator import Agent, Limits, LocalEngine, Response, SqliteJournal, Usage, tool
+from orchestrator.branches import Branch, Fan
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from tests.benchmarks.listing import fill_file
 from tests.benchmarks.stores import DISK
-from tests.console.client import Client, readable
+from tests.console.browsing import Person, Processes, chromium
+from tests.runtime.branches.machine import SpreadContext, workflow
 
 NAME: Final = "console"
-RUNS, TURNS = 100_000, 2_000
-LIST_AIM, RUN_AIM, TAB_AIM = 200.0, 500.0, 1.0
-"""Milliseconds of a page of runs and of the page of a run; percent of a core of an idle tab."""
-ADDRESSES: Final = (
-    *("/", "/?show=completed", "/?show=waiting", "/?show=open", "/?agent=agent7", "/?machine=ralph"),
-    *("/?state=process_tools", "/?reason=max_iterations", "/?q=team%3Dt3", "/?q=rare%3Dyes", "/?waiting=pay"),
-    *("/?order=updated", "/?order=time_in_state", "/?order=tokens", "/?order=cost"),
-    *("/machines?machine=ralph", "/machines?machine=ralph&window=all", "/health"),
-)
+TURNS, BRANCHES = 2_000, 1_000
+RUN_AIM, TAB_AIM, PAINT_AIM, BYTES_AIM = 500.0, 1.0, 500.0, 200_000
+"""Milliseconds of the page of a run; percent of a core of an idle tab; milliseconds and bytes of a first paint."""
+PAINTED: Final = ("/runs/long", "/runs/long?content=shown", "/runs/branches", "/")
+"""Pages of a journal with a long run and a run with branches."""
 _UNLIMITED: Final = Limits(max_iterations=0, max_no_progress=0, max_repeated_success=0)
 _ROUNDS: Final = 3
 _IDLE: Final = 10.0
@@ -51,30 +49,30 @@ _IDLE: Final = 10.0
 class ConsoleFigures:
     """The figures of the console."""
 
-    pages: dict[str, float]
-    """Address -> median milliseconds."""
+    paints: dict[str, tuple[float, int]]
+    """Address -> median milliseconds to the first paint, and bytes; empty without Chromium."""
     run_ms: float
     tab_percent: float
     alone: float
     """Turns per second of an engine without a console."""
     watched: float
 
-    @property
-    def slowest(self) -> float:
-        """Milliseconds of the slowest page of runs."""
-        return max(self.pages.values())
 
-
-def measure(runs: int = RUNS, turns: int = TURNS, idle: float = _IDLE) -> ConsoleFigures:
+def measure(turns: int = TURNS, branches: int = BRANCHES, idle: float = _IDLE) -> ConsoleFigures:
     """Measure everything."""
     with tempfile.TemporaryDirectory(dir=DISK) as folder:
-        return asyncio.run(_measure(Path(folder), runs, turns, idle))
+        figures = asyncio.run(_measure(Path(folder), turns, branches, idle))
+        processes = Processes(Path(folder))
+        try:
+            return ConsoleFigures(_first_paints(processes) if shutil.which("chromium") else {}, *figures)
+        finally:
+            processes.stop()
 
 
-async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleFigures:
-    pages = await _pages(folder / "many.db", runs)
-    await _long_run(folder / "long.db", turns)
-    with _served(folder / "long.db") as (process, console):
+async def _measure(folder: Path, turns: int, branches: int, idle: float) -> tuple[float, float, float, float]:
+    path = folder / "journal.db"
+    await _long_run(path, turns)
+    with _served(path) as (process, console):
         run_ms = _median_of_console(console, "/runs/long")
         opened = _open_tab(console)
         await asyncio.sleep(idle / 3)  # the first answer compiles the templates
@@ -82,25 +80,26 @@ async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleF
         await asyncio.sleep(idle)
         tab = (_cpu_seconds(process.pid) - before) / idle * 100
     opened.join()
-    alone, watched = await _throughput(folder, max(turns // 20, 2))
-    return ConsoleFigures(pages, run_ms, tab, alone, watched)
+    await _run_with_branches(path, branches)
+    return run_ms, tab, *await _throughput(folder, max(turns // 20, 2))
 
 
-async def _pages(path: Path, runs: int) -> dict[str, float]:
-    async with SqliteJournal(path) as journal:
-        fill_file(path, runs)
-        client = Client(readable(Runs(journal), graphs={LLM_LOOP.name: LLM_LOOP}))
-        return {address: await _median(client, address) for address in ADDRESSES}
+def _first_paints(processes: Processes, calls: int = 5) -> dict[str, tuple[float, int]]:
+    """Return the first paint of each page, as the browser reports it, and the bytes of the page."""
+    found = {}
+    with chromium() as browser:
+        person = Person.at(browser, processes.console(shared=True), width=1440)
+        for address in PAINTED:
+            spans = []
+            for _ in range(calls):
+                page = person.page(address)
+                page.wait_for_function(f"{_PAINT}.length")
+                spans.append(float(page.evaluate(f"{_PAINT}[0].startTime")))
+            found[address] = statistics.median(spans), len(page.request.get(page.url).body())
+    return found
 
 
-async def _median(client: Client, address: str, calls: int = 5) -> float:
-    spans = []
-    for _ in range(calls):
-        started = time.perf_counter()
-        answer = await client.get(address)
-        spans.append((time.perf_counter() - started) * 1e3)
-        assert answer.status == 200, answer.text
-    return statistics.median(spans)
+_PAINT: Final = "performance.getEntriesByName('first-contentful-paint')"
 
 
 @tool(effect="pure")
@@ -120,6 +119,17 @@ async def _long_run(path: Path, turns: int) -> None:
             limits=_UNLIMITED,
         )
         await agent.run("Go.", run_id="long")
+
+
+async def _run_with_branches(path: Path, branches: int) -> None:
+    def answer(request: object) -> Response:
+        return Response("Done.", usage=Usage(10, 1))
+
+    async with SqliteJournal(path) as journal:
+        reader = Agent(FunctionLLM(answer), journal=journal, observers=(), name="reader")
+        spread = workflow(Fan(max=branches), lambda name: Branch(reader, name), journal=journal)
+        items = [f"Read part {number}." for number in range(branches)]
+        await spread.run(SpreadContext(items), run_id="branches")
 
 
 async def _throughput(folder: Path, turns: int) -> tuple[float, float]:
@@ -231,10 +241,11 @@ def _cpu_seconds(pid: int) -> float:
 def lines(found: ConsoleFigures) -> list[str]:
     """Return the report."""
     share = found.watched / found.alone
-    slowest = max(found.pages, key=lambda address: found.pages[address])
     return [
-        f"console: slowest page of runs {found.slowest:.0f} ms, {slowest} (aim: {LIST_AIM:g} ms)",
-        f"console: first page {found.pages['/']:.0f} ms",
+        *(
+            f"console: first paint of {address} {paint:.0f} ms, {size:,} bytes (aims: {PAINT_AIM:g} ms, {BYTES_AIM:,})"
+            for address, (paint, size) in found.paints.items()
+        ),
         f"console: page of a long run {found.run_ms:.0f} ms (aim: {RUN_AIM:g} ms)",
         f"console: an idle tab takes {found.tab_percent:.2f} % of a core (aim: {TAB_AIM:g} %)",
         f"console: {found.alone:.0f} turns a second of an engine, {found.watched:.0f} with a console: {share:.2f}",
