@@ -507,4 +507,4 @@ def test_invalid_changes_of_an_agent_are_refused(changes: dict[str, Any], why: s
 
 def test_an_unknown_change_is_refused() -> None:
     with pytest.raises(ConfigError, match="replace has no argument 'modle'; did you mean 'model'"):
-        agent("never").replace(modle=3)  # type: ignore[call-arg]
+        agent("never").replace(modle=3)  # type: ignore[call-overload]

@@ -132,7 +132,7 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
 
 
 class AgentChanges(TypedDict, total=False):
-    """The arguments of Agent that a variant can have in place of its agent's."""
+    """The arguments of Agent that a variant of the same type can have in place of its agent's."""
 
     model: LLM | str
     tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider
@@ -140,9 +140,7 @@ class AgentChanges(TypedDict, total=False):
     limits: Limits | None
     retry: RetryPolicy | None
     memory: Memory | None
-    output_type: object
     instructions: str | RunFunction | None
-    deps: Any
     params: Mapping[str, Any] | None
     input_guards: Iterable[Guardrail | Callable[..., Verdict | bool]]
     output_guards: Iterable[Guardrail | Callable[..., Verdict | bool]]
@@ -154,6 +152,13 @@ class AgentChanges(TypedDict, total=False):
     hooks: Iterable[object]
     graph: Graph
     ask: Ask | None
+
+
+class AgentTypeChanges(AgentChanges, total=False):
+    """The same, and the arguments that decide the type of an agent."""
+
+    output_type: object
+    deps: Any
 
 
 @checks_names
@@ -571,19 +576,27 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             partial(self.hosting.output_of, run_id),
         )
 
-    def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
+    @overload
+    def replace(self, **changes: Unpack[AgentChanges]) -> Agent[DepsT_contra, OutputT]: ...
+    @overload
+    def replace(self, **changes: Unpack[AgentTypeChanges]) -> Agent: ...
+    def replace(self, **changes: Any) -> Agent[Any, Any]:
         """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.
 
         It shares machine, journal and observers, and costs below 100 µs; with handoffs the machines of the team are
         made again, in about 3 ms. With another `journal`, `observers`, `runtime`, `hooks` or `graph` it is an agent of
-        its own, built as by the constructor, and shares the rest.
-        See `AgentChanges`. Raises ConfigError, and GraphError for hooks and graph.
+        its own, built as by the constructor, and shares the rest. See `AgentTypeChanges`.
+
+        A type checker knows the type of a variant with another `output_type` or `deps` from an annotation only:
+        `other: Agent[Bank, Report] = agent.replace(...)`.
+
+        Raises ConfigError, and GraphError for hooks and graph.
 
         Example:
             test = agent.replace(model=SchemaLLM(), journal=MemoryJournal(), observers=())
         """
         given: dict[str, Any] = dict(changes)
-        refuse_unknown("replace has no argument", given, AgentChanges.__annotations__, ELSEWHERE)
+        refuse_unknown("replace has no argument", given, AgentTypeChanges.__annotations__, ELSEWHERE)
         if self._team is not None and given.keys() & set(_BUILT):
             given.setdefault("handoffs", self._team.handoffs)
             return self._team.plain.replace(**given)
@@ -648,7 +661,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         return found
 
     @contextmanager
-    def override(self, **changes: Unpack[AgentChanges]) -> Iterator[Self]:
+    def override(self, **changes: Unpack[AgentTypeChanges]) -> Iterator[Self]:
         """Make this very agent another one inside the block, for tests of code that holds it; changes as for `replace`.
 
         Runs that start in the block, in any task or thread, are those of the variant. Not for code in which other runs

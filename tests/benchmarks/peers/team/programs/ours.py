@@ -46,7 +46,7 @@ triage = Agent(MODEL, name="triage", instructions=task.INSTRUCTIONS["triage"], h
 
 async def main(number: int, prompt: str) -> str:
     async with SqliteJournal(task.STATE) as journal:
-        agent: Agent[None, str] = triage.replace(journal=journal, memory=SqliteMemory("memory"))
+        agent = triage.replace(journal=journal, memory=SqliteMemory("memory"))
         run = f"{task.CASE}.{number}"
         result = await agent.run(prompt, run_id=run, conversation_id=task.CASE, if_exists="resume")
         return result.raise_for_outcome().output
