@@ -112,10 +112,15 @@ async def _rules(request: Request) -> Response:
     return Response(text, usage=Usage(860, 24, cost=0.001))
 
 
+class _Model(FunctionLLM):
+    currency = "EUR"
+    """Of the costs that it reports."""
+
+
 def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
     """Return the agents of the travel desk."""
     rules = Agent(
-        FunctionLLM(_rules, model="fares-small"),
+        _Model(_rules, model="fares-small"),
         name="fare-rules",
         journal=journal,
         observers=(),
@@ -124,7 +129,7 @@ def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
     ask = rules.as_tool("ask_fare_rules", "Ask about the rules of a fare.")
     tools = [get_user_details, get_reservation_details, ask, update_reservation_flights]
     support = Agent(
-        FunctionLLM(_support, model="desk-large"),
+        _Model(_support, model="desk-large"),
         name="travel-desk",
         journal=journal,
         observers=(),
@@ -132,7 +137,7 @@ def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
         tools=tools,
     )
     stuck = Agent(
-        FunctionLLM(_stuck, model="desk-small"),
+        _Model(_stuck, model="desk-small"),
         name="lost-luggage",
         journal=journal,
         observers=(),

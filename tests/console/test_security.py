@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -14,9 +15,10 @@ from orchestrator.console.access import CODE_SECONDS, SignInCode
 from orchestrator.errors import ConfigError
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.service.answer import default_actor
+from orchestrator.tools.spec import ToolSpec
 from orchestrator.web.access import ATTEMPTS, WINDOW, AttemptLimiter
 from tests.console.client import Client, readable
-from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
+from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, look, pay, said
 
 PAGES = (
     "/",
@@ -288,7 +290,9 @@ async def test_hostile_text_of_models_and_tools_stays_visible_text(
 ) -> None:
     note = " ".join(HOSTILE)
     run_id = "run '<script>alert(1)<script>\" %2f"
-    await leave_asking(journal, run_id, note=note, prompt=note, name="agent.b")
+    hostile = ToolSpec("look", note, {"type": "object", "properties": {note: {"type": "string"}}}, look)
+    options: dict[str, Any] = {"instructions": note, "tools": [pay, hostile]}
+    await leave_asking(journal, run_id, note=note, prompt=note, name="agent.b", **options)
     client = await signed_in(runs, content="always")
     [head] = await runs.list()
     for page in ("/", "/inbox", f"/runs/{head.run_id}", f"/records/{head.run_id}"):
@@ -300,6 +304,10 @@ async def test_hostile_text_of_models_and_tools_stays_visible_text(
         for invisible in ("\x1b", "\u202e", "\u200b", "\x00", "\x07"):
             assert invisible not in answer.text
         assert "<script>alert" not in answer.text
+    reads = (
+        (await client.get(f"/runs/{head.run_id}")).text.partition('id="reads"')[2].partition("</section>")[0]
+    )
+    assert reads.count("{{ 7 * 7 }}") == 3, "the system prompt, the description and the schema of a tool"
     inbox = (await client.get("/inbox")).text
     assert "\\u202e" in inbox
     assert "{{ 7 * 7 }}" in inbox
