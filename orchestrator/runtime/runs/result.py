@@ -45,10 +45,13 @@ async def recorded_children(
     Corrupt, StoreDown.
     """
     found: list[Result] = []
+    is_team = stored.created.get("graph") == TEAM.name
+    if not (stored.ledger.entries or is_team):
+        return ()  # it called no tool: the heads of its branches, perhaps a thousand, are not read
     async for head in journal.runs(parent_run_id=stored.run_id):
         key = head.run_id.removeprefix(f"{stored.run_id}:")
-        entry, is_segment = stored.ledger.entries.get(key), stored.created.get("graph") == TEAM.name
-        if head.status != "ended" or (entry is None and not is_segment):
+        entry = stored.ledger.entries.get(key)
+        if head.status != "ended" or (entry is None and not is_team):
             continue  # it is open, or a branch, or a request of `context.sample`
         records = await journal.load(head.run_id)
         story = Story.of(head.run_id, records)
