@@ -86,9 +86,8 @@ def request_another(run: LoopRun, issue: str, reason: str = "") -> bool:
     the reason in facts, by default that of the answer.
     """
     ctx = run.ctx
-    if not reason:
-        cut = ctx.response is not None and ctx.response.finish is FinishReason.LENGTH
-        reason = "truncated" if cut else "schema_invalid"
+    ctx.completion.reason = reason
+    reason = retry_reason(ctx)
     attempts, most = ctx.completion.retries, ctx.limits.completion_retries
     allowed = completion_retries(attempts, most or -1)  # 0 is unlimited for the guard, but off here
     record_guards(run, (allowed,))
@@ -111,10 +110,16 @@ def request_another(run: LoopRun, issue: str, reason: str = "") -> bool:
             return False
         raise refusal  # the failure counts the limit
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
-    ctx.completion.retries, ctx.completion.reason = attempts + 1, reason
+    ctx.completion.retries = attempts + 1
     run.emit(OperationAttempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", reason))
     _replace_feedback(run, issue)
     return True
+
+
+def retry_reason(ctx: LoopContext) -> str:
+    """Return the reason in facts and events for another request after the last answer."""
+    cut = ctx.response is not None and ctx.response.finish is FinishReason.LENGTH
+    return ctx.completion.reason or ("truncated" if cut else "schema_invalid")
 
 
 def retry_verdicts(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:

@@ -39,7 +39,7 @@ from orchestrator.llm.retry import RetryAttempt, RetryPolicy
 from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator.tools.spec import ToolSpec
-from orchestrator_callbacks.llm_loop import guidance, request_usage, turn_accounting
+from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, turn_accounting
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools, tool_schemas
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
@@ -294,7 +294,7 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     deltas = None if run.control.follower is None else DeltaStream(run, run.control.follower)
     step = run.cursor.step
     if deltas is not None and step is not None and step.event == LoopEvent.COMPLETION_RETRY:
-        deltas.answer_refused(ctx.completion.reason)  # its record is durable now
+        deltas.answer_refused(answer.retry_reason(ctx))  # its record is durable now
 
     attempts = _Attempts(run, deltas, route)
     tries = attempts.made

@@ -138,8 +138,8 @@ class Completion:
     """The output as JSON if a validator changed it, else None."""
     incomplete: str = field(default="", metadata={"fingerprint": None})
     """`truncated`, `filtered` or `refused` if `LoopContext.output` is an incomplete free text. Read from the answer."""
-    reason: str = field(default="", metadata={"fingerprint": None})
-    """Why the last answer was requested again: `schema_invalid`, `truncated` or `guardrail`."""
+    reason = ""
+    """`guardrail` if one requested the last answer again. No field: it costs each turn, and a resumed run has none."""
 
 
 @dataclass
