@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.trust.signature import signed
+from orchestrator.kernel.journal import Record
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.runs.result import fork_of, fork_tags
 from tests.cli.parked import LOOKER, bodies, parked, stored
 from tests.cli.recorded import JOURNAL, Tape, record
 
@@ -37,11 +39,38 @@ def test_it_starts_from_the_conversation_after_a_turn(cli: Cli, folder: Path, tu
     (created,) = bodies("created", "run-2")
     assert created["launch"]["forked_from"] == {"run_id": "run-1", "turn": turn}
     assert created["launch"]["model"] == "python:agents:counter"
+    assert created["tags"] == {"forked_from": "run-1", "forked_turn": str(turn)}, (
+        "a listing finds the forks of a run"
+    )
     assert [one["role"] for one in created["context"]["messages"]] == (
         ["user"] + ["assistant", "tool"] * turn
     )
     assert stored() == before
     assert stored()[1] == source
+
+
+def test_a_fork_has_the_tags_of_its_run_and_its_own_only_if_there_is_room() -> None:
+    assert fork_tags({"team": "ops", "forked_from": "older", "forked_turn": "4"}, "run-1", 2) == {
+        "team": "ops", "forked_from": "run-1", "forked_turn": "2",
+    }  # fmt: skip
+    full = {f"tag-{number}": "x" for number in range(31)}
+    assert fork_tags(full, "run-1", 2) == full
+    assert fork_tags({}, "x" * 257, 2) == {}
+
+
+def created(**body: Any) -> list[Record]:
+    return [Record(0, 1, "created", body, "")]
+
+
+def test_the_source_of_a_fork_is_read_from_its_tags_or_its_launch_and_never_from_the_tags_of_a_parent() -> (
+    None
+):
+    tags = {"forked_from": "run-1", "forked_turn": "2"}
+    assert fork_of(created(tags=tags)) == ("run-1", 2)
+    assert fork_of(created(launch={"forked_from": {"run_id": "run-1", "turn": 3}})) == ("run-1", 3)
+    assert fork_of(created(tags=tags, parent_run_id="run-2")) is None
+    assert fork_of(created(tags={"forked_from": "run-1", "forked_turn": "many"})) == ("run-1", 0)
+    assert fork_of(created(tags={"team": "ops"})) is fork_of([]) is None
 
 
 def test_the_same_model_goes_on_from_there_as_it_was_started(cli: Cli, folder: Path) -> None:
@@ -91,7 +120,7 @@ def test_it_is_shown_like_a_run_and_has_an_id_of_its_own(cli: Cli, folder: Path)
 
 
 REFUSED = [
-    (("run-1", "--turn", "5"), "run run-1 has 4 turns: --turn is 0 to 4"),
+    (("run-1", "--turn", "5"), "run run-1 has 4 turns: give a turn from 0 to 4"),
     (("run-1", "--turn", "-1"), "run run-1 has 4 turns"),
     (("run-1", "--turn", "1", "--run-id", "run-1"), "run 'run-1' exists: `orchestrator runs resume run-1 "),
     (("run-1", "--turn", "1", "--run-id", " x"), "run_id is ' x', which no route or command line can name"),

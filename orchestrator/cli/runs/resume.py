@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from orchestrator.cli.launch import Launch, LoadedParts, named, rebuilt
 from orchestrator.cli.load import actor_name, limits_from
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import ViewOptions, conducted, new_id, print_result
-from orchestrator.cli.runs.phrase import many, moment
+from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import refuse_other
 from orchestrator.cli.runs.store import (
@@ -31,15 +30,17 @@ from orchestrator.cli.trust.consent import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import Record, RunHead
+from orchestrator.kernel.journal import RunHead
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.message import Request as ModelRequest
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.named_model import ModelChoice
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.llm_loop.run_record import history_of, loop_codec, repeated_work
+from orchestrator.runtime.llm_loop.run_record import loop_codec, repeated_work
 from orchestrator.runtime.runs.listing import read_page
+from orchestrator.runtime.runs.origin import Origin, cut
+from orchestrator.runtime.runs.result import fork_tags
 from orchestrator.runtime.service.arguments import SHARED, stored_data
 from orchestrator.runtime.service.recovery import Recovery
 
@@ -227,16 +228,6 @@ def list_open(journal: Address | None, *, json: bool) -> int:
     return at_journal(journal, work)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The starting point of a fork."""
-
-    stored: StoredRun
-    """The run after that turn."""
-    turn: int
-    messages: Sequence[Message]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ForkOptions(given.ReplacementOptions, given.DisplayOptions):
     """The command line of `runs fork`."""
@@ -273,7 +264,7 @@ def fork(options: ForkOptions) -> int:
 
     head, origin = at_journal(options.journal, work)
     messages = [*origin.messages, *([Message("user", options.prompt)] if options.prompt else [])]
-    if not messages or messages[-1].role == "assistant":
+    if origin.is_answered and not options.prompt:
         raise ConfigError(
             f"after turn {origin.turn} run {origin.stored.run_id} has its answer: say with --prompt what comes next, "
             "or fork from an earlier --turn"
@@ -288,21 +279,7 @@ def fork(options: ForkOptions) -> int:
     limits = limits_from(options.limits, origin.stored.context.get("limits") or {})
     view = ViewOptions(run_id, options.journal, options.log, options.json)
     host = stored_data(created, SHARED)
+    host["tags"] = fork_tags(host.get("tags", {}), origin.stored.run_id, origin.turn)
     return conducted(
         view, launch, parts, limits, lambda agent: named(agent, head).run(messages, run_id=run_id, **host)
     )
-
-
-def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:
-    """Return a run after a turn, with an answer to each call. Raises ConfigError for a turn that does not exist."""
-    stored, answered = StoredRun(run_id), 0
-    whole = True
-    for record in records:
-        if record.kind == "answer":
-            answered = int(record.body["iteration"])
-            whole = whole and (turn is None or answered <= turn)
-        if whole:
-            stored.fold(record.kind, record.body)
-    if turn is not None and not 0 <= turn <= answered:
-        raise ConfigError(f"run {run_id} has {many(answered, 'turn')}: --turn is 0 to {answered}")
-    return Origin(stored, answered if turn is None else turn, history_of(stored, loop_codec()))

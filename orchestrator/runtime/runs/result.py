@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from orchestrator.errors import LimitReached, Refused
 from orchestrator.journal.stored_run import StoredRun
@@ -22,6 +22,7 @@ from orchestrator.runtime.llm_loop.agent_tool import child_of, output_value, seg
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, as_child, in_call_order
 from orchestrator.runtime.llm_loop.run_record import context_of, loop_codec, tool_errors_of
 from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.service.arguments import LONGEST_TAG, MOST_TAGS
 from orchestrator.runtime.service.restored_run import path_of
 from orchestrator.runtime.team.run_record import team_context_of
 from orchestrator_callbacks.llm_loop import memory
@@ -231,7 +232,7 @@ def compare_runs(
     one, other = _compared(*first), _compared(*second)
     forked = _forked_after(first[0].run_id, second[1])
     starts = (0, 0)
-    if forked is not None:  # the transitions before the request of the turn after that one
+    if forked:  # the transitions before the request of the turn after that one
         asked = [at for at, step in enumerate(one.transitions, 1) if step.dest == LoopState.AWAIT_LLM]
         starts = asked[forked] if forked < len(asked) else len(one.transitions), 1
     ours, theirs = one.transitions[starts[0] :], other.transitions[starts[1] :]
@@ -266,11 +267,43 @@ def _compared(head: RunHead, records: Sequence[Record]) -> ComparedRun:
     )
 
 
+FORKED_FROM: Final = "forked_from"
+"""Tag of a fork with the id of the run that it was forked from, so that a listing finds the forks of a run."""
+FORKED_TURN: Final = "forked_turn"
+"""Tag of a fork with the turn after which it was forked; 0 is before the first answer."""
+
+
+def own_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags without those of a fork."""
+    return {name: value for name, value in tags.items() if name not in {FORKED_FROM, FORKED_TURN}}
+
+
+def fork_tags(tags: Mapping[str, str], run_id: str, turn: int) -> dict[str, str]:
+    """Return the tags of a fork of a run after a turn, with those of the run.
+
+    They are its own tags only if there is no room for two more, or if the id of the run is longer than a tag.
+    """
+    own = own_tags(tags)
+    made = {**own, FORKED_FROM: run_id, FORKED_TURN: str(turn)}
+    return made if len(made) <= MOST_TAGS and len(run_id) <= LONGEST_TAG else own
+
+
 def fork_of(records: Sequence[Record]) -> tuple[str, int] | None:
-    """Return the run and its turn after which this run was forked; None if it was not."""
-    launch = (records[0].body.get("launch") or {}) if records else {}
-    forked = launch.get("forked_from") or {}
-    return (str(forked["run_id"]), int(forked.get("turn", 0))) if "run_id" in forked else None
+    """Return the run and its turn after which this run was forked; None if it was not.
+
+    A fork that the command line made before forks had tags has them in its `launch`.
+    """
+    created = records[0].body if records else {}
+    launched = (created.get("launch") or {}).get("forked_from") or {}
+    if "run_id" in launched:
+        return str(launched["run_id"]), int(launched.get("turn", 0))
+    tags: Mapping[str, str] = created.get("tags") or {}
+    if (
+        FORKED_FROM not in tags or created.get("parent_run_id") is not None
+    ):  # a child run has the tags of its parent
+        return None
+    turn = tags.get(FORKED_TURN, "")
+    return tags[FORKED_FROM], int(turn) if turn.isdecimal() else 0
 
 
 def _forked_after(first: str, records: Sequence[Record]) -> int | None:

@@ -23,12 +23,12 @@ from orchestrator import (
     tool,
 )
 from orchestrator.branches import Branch, Fan, Workflow, fan_out, joined
-from orchestrator.cli.runs.resume import cut
 from orchestrator.errors import GraphError, Held
 from orchestrator.kernel.graph import mermaid
 from orchestrator.llm.live_event import TextDelta
 from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.runs.origin import cut
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import ScriptedLLM, call
 from tests.benchmarks.peers.features import probe
