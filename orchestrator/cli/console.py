@@ -46,7 +46,7 @@ class ConsoleOptions:
     ] = "127.0.0.1"
     port: Annotated[int, typer.Option(metavar="N", help="The port; 0 picks a free one.")] = 8484
     operate: Annotated[
-        bool, typer.Option("--operate", help="Allow to answer questions and to stop runs.")
+        bool, typer.Option("--operate", help="Allow to answer questions, and to start and stop runs.")
     ] = False
     token_env: Annotated[
         str | None,

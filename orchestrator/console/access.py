@@ -40,13 +40,16 @@ class Actor:
 
     Args:
         name: Recorded as the actor of each answer and request.
-        may_operate: Whether they may answer questions, and cancel, pause and resume runs.
+        may_operate: Whether they may answer questions, start runs, and cancel, pause and resume them.
         may_read_content: Whether they may read messages, arguments and results.
+        tenant: The tenant of the runs that they start. They run only runs of this tenant again, and fork only those;
+            empty for any. It hides no run: give each tenant a journal for that.
     """
 
     name: str
     may_operate: bool = False
     may_read_content: bool = True
+    tenant: str = ""
 
 
 Hook: TypeAlias = Callable[[Request], "Actor | None"]

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
@@ -30,6 +30,7 @@ from orchestrator.console import (
     machines_page,
     run_page,
     runs_page,
+    start_page,
 )
 from orchestrator.console.access import (
     Access,
@@ -50,6 +51,9 @@ from orchestrator.runtime.service.answer import default_actor
 from orchestrator.web.access import LOOPBACK, checked_token, is_known_host
 from orchestrator.web.limits import RequestLimits, send_sentence
 from orchestrator.web.status import status_of
+
+if TYPE_CHECKING:
+    from orchestrator.engines.local_engine import LocalEngine
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -141,6 +145,7 @@ def console_app(
     operate: bool = False,
     content: ContentRule = "ask",
     graphs: Mapping[str, Graph] | None = None,
+    engine: LocalEngine[Any] | None = None,
     hosts: Sequence[str] = LOOPBACK,
     title: str = "",
 ) -> ASGIApp:
@@ -154,11 +159,13 @@ def console_app(
             with its rights; None refuses the request. `token`, `code` and `operate` are ignored then.
         token: Token of at least 16 characters that signs in any number of people.
         code: Signs in one browser, once, within 5 minutes.
-        operate: Whether who signed in may answer questions, and cancel, pause and resume runs.
+        operate: Whether who signed in may answer questions, start runs, and cancel, pause and resume them.
         content: Whether messages, arguments and results are shown: `never`, `ask` (on request) or `always`. The
             arguments of an open question are always shown to those who may answer it.
         graphs: Further graphs by name: machines of the application. The drawing of an unknown one has the edges that
             its run took.
+        engine: An engine of this process on the same journal, which starts runs directly. Live engines of other
+            processes are asked through the journal; a journal in memory has none.
         hosts: Host names under which the console is reached, without ports; `*` for any. The default is this machine.
         title: Name of the journal in the header.
 
@@ -185,6 +192,7 @@ def console_app(
         content=content,
         title=title,
         feed=Feed(runs),
+        engine=engine,
     )
     app = Starlette(routes=_routes(console))
     return Shield(RequestLimits(app), hosts)
@@ -241,6 +249,9 @@ def _routes(console: Console) -> list[Route | Mount]:
         post("/several", runs_page.post),
         get("/runs/{run_id:path}", run_page.run),
         get("/records/{run_id:path}", run_page.records),
+        get("/cases/{run_id:path}", run_page.case),
+        get("/start", start_page.form),
+        post("/start", start_page.post),
         get("/inbox", inbox_page.inbox),
         post("/answer/{run_id:path}", inbox_page.answer),
         get("/answers", inbox_page.preview),

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -34,6 +34,9 @@ from orchestrator.runtime.runs.runs import Runs
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
 from orchestrator.version import __version__
+
+if TYPE_CHECKING:
+    from orchestrator.engines.local_engine import LocalEngine
 
 # ---- values as text and markup ----
 
@@ -327,7 +330,7 @@ PAGES: Final = (
 )
 """Name, word and path of each page in the navigation."""
 ENTRIES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("run", "records", "several", "compare"), "runs"),
+    **dict.fromkeys(("run", "records", "several", "compare", "start"), "runs"),
     "answers": "inbox",
     "agent": "agents",
 }
@@ -398,6 +401,8 @@ class Console:
     title: str
     """The journal, as the header names it, without a password."""
     feed: Feed
+    engine: LocalEngine[Any] | None = None
+    """Of the host, which starts runs directly."""
     templates: Environment = field(default_factory=environment)
     viewers: Viewers = field(default_factory=Viewers)
     readers: dict[tuple[str, str, str], MachineReader] = field(default_factory=dict)

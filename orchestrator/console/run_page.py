@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import time
 import zlib
 from bisect import bisect_right
@@ -19,18 +20,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.pages import Console, detail_of, moment, status_of
+from orchestrator.console.pages import Console, PageFault, detail_of, moment, status_of
+from orchestrator.console.start_page import not_forked, not_repeated
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.drawing.svg import GraphMarks, svg
 from orchestrator.drawing.timeline import described, timeline_svg
-from orchestrator.errors import Corrupt
+from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
 from orchestrator.machines.timeline import Lane, Timeline
+from orchestrator.runtime.evaluation.case_file import cases_text, recorded_case
 from orchestrator.runtime.runs.listing import GuardHistory, guard_histories
+from orchestrator.runtime.runs.origin import AGENTS
 from orchestrator.runtime.runs.outline import text_of
-from orchestrator.runtime.runs.result import fork_of
+from orchestrator.runtime.runs.result import FORKED_FROM, fork_of
 from orchestrator.runtime.runs.story import RUNNING, CallStory, RunDetails, Story, TranscriptEntry, run_marks
 from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.service.ownership import difference
@@ -560,6 +564,9 @@ _DECIDED: Final[Mapping[str, str]] = {
     "recovered": "recovered", "request_changes": "requested changes to",
 }  # fmt: skip
 _LONGEST: Final = 20_000
+FORKS: Final = 5
+"""Forks that the page of a run lists."""
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 async def run(console: Console, request: Request, actor: Actor) -> Response:
@@ -576,7 +583,8 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         ahead += branch.children
         tree = branch if branch.head.run_id == run_id else tree
     requests = len(await console.runs.journal.inbox(run_id))
-    seen = f"{zlib.crc32(repr((heads, requests)).encode()):08x}"
+    forks = await _forks(console, run_id)
+    seen = f"{zlib.crc32(repr((heads, requests, forks)).encode()):08x}"
     if request.query_params.get("seen") == seen:
         return Response(status_code=204)  # nothing to swap: the records of a long run are not read again
     # Read the records of a run once, for its story and its timeline, in a thread: a long run has many.
@@ -623,6 +631,12 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         content=content,
         asks=console.may_ask(actor),
         fork=fork_of(view.records),
+        forks=forks,
+        forks_shown=FORKS,
+        not_repeated=not_repeated(head),
+        not_forked=not_forked(head),
+        not_a_case=_not_a_case(head),
+        may_export=_may_export(console, actor),
         decisions=[_decision(kind, body) for kind, body in view.story.decisions],
         address=request.url.path,
     )
@@ -635,6 +649,50 @@ async def _offered(console: Console, records: Sequence[Record]) -> list[Mapping[
         return None if named is None else orjson.loads(await console.runs.journal.blob(str(named)))
     except (Corrupt, ValueError):
         return None  # the check of the journal reports it
+
+
+async def _forks(console: Console, run_id: str) -> list[str]:
+    """Return the ids of the newest forks of a run, at most one more than FORKS. Child runs have the tags, too."""
+    found = await console.runs.page(tag={FORKED_FROM: run_id}, limit=10 * FORKS)
+    return [head.run_id for head in found.runs if head.parent_run_id is None][: FORKS + 1]
+
+
+def _not_a_case(head: RunHead) -> str:
+    """Return why a run cannot become a case of an evaluation set, as a sentence; "" if it can."""
+    if head.status != "ended":
+        return "This run has not ended, so a case could not expect its outcome."
+    if head.graph not in AGENTS:
+        return (
+            f"Only runs of an agent become cases of an evaluation set, and this one belongs to {head.graph}."
+        )
+    return ""
+
+
+def _may_export(console: Console, actor: Actor) -> bool:
+    return console.content != "never" and actor.may_read_content
+
+
+async def case(console: Console, request: Request, actor: Actor) -> Response:
+    """Answer with a run as a case of an evaluation set, a file of one line. Raises PageFault, RunError."""
+    run_id = str(request.path_params["run_id"])
+    if not _may_export(console, actor):
+        raise PageFault(
+            403, "A case has the messages of its run, and content is not shown to you in this console."
+        )
+    why = _not_a_case(await console.runs.head(run_id))
+    if why:
+        raise PageFault(409, why)
+    try:
+        found = await recorded_case(run_id, await console.runs.records(run_id))
+    except ConfigError as error:
+        raise PageFault(409, str(error)) from error
+    _LOG.info("console: run %s was given to %s as a case", run_id, actor.name)
+    name = _UNSAFE.sub("_", run_id)[:100]
+    return Response(
+        cases_text([found], ".jsonl"),
+        media_type="application/jsonl",
+        headers={"content-disposition": f'attachment; filename="case-{name}.jsonl"'},
+    )
 
 
 def _turn(text: str) -> int | None:

@@ -47,7 +47,7 @@ from typing import Any, Generic, Self, Unpack
 from orchestrator.argument_names import checks_names
 from orchestrator.engines.agent import AgentRegistry, AgentResultT_co, EngineAgent, RunLimits, SubmitArguments
 from orchestrator.engines.dispatcher import Scheduler
-from orchestrator.engines.engine_directory import EngineLog, Registration
+from orchestrator.engines.engine_directory import START, STARTED, EngineLog, Registration
 from orchestrator.engines.operator_command import ActiveCommands, CommandHandler, OperatorCommand
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
 from orchestrator.engines.process import (
@@ -419,6 +419,7 @@ class LocalEngine(Generic[AgentResultT_co]):
         tenant: str = "",
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
+        by: str = "",
     ) -> str:
         """Store a run in the journal, start it as soon as a slot is free, and return its id.
 
@@ -431,6 +432,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             run_id: Id of the run, chosen by the caller.
             agent: Name of one of several agents.
             tenant, metadata, tags: As for `Agent.deposit`.
+            by: Who asks for it, for a `started` record of the engine; empty for none.
 
         Raises:
             ConfigError: An argument is invalid, the agent needs deps and has no factory for them, or its runs start
@@ -451,21 +453,26 @@ class LocalEngine(Generic[AgentResultT_co]):
             )
         self._agents.checked(chosen, (run_id, None, None, None), {"metadata": metadata, "tags": tags})
         self._refuse_closed(chosen, tags)
+        is_new = True
         try:
             await host.input.deposit(value, run_id=run_id, tenant=tenant, metadata=metadata, tags=tags)
         except RunExists:
+            is_new = False
             head = await self._journal.head(run_id)
             if (head.graph, head.agent) != (host.graph, host.agent):
                 raise
         else:
             head = await self._journal.head(run_id)
-        if head.seq > 0 or head.owner is not None:  # it started before
-            return run_id
-        if self._scheduler is not None:
+        if head.seq > 0 or head.owner is not None:
+            pass  # it started before
+        elif self._scheduler is not None:
             await self._scheduler.submit(run_id, head.seq, tenant=tenant)
         elif self._line.find(run_id) is None:  # else the engine found it in the journal already
             work = functools.partial(self._agents[chosen].resume, run_id, by=f"engine {self.name}")
             self._line.enter(self._agents.stored_job(head, chosen, work), bounded=False)
+        if by and is_new:
+            await self._registration.note(STARTED, {"by": by, "agent": chosen, "run_id": run_id})
+            self._log.ordered(START, by, "", run_id)
         return run_id
 
     def load(self) -> Load:

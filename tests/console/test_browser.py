@@ -39,6 +39,7 @@ PAGES = {
     "sweep": "/backtest?sweep=max_iterations%3D1..4",
     "limits": "/backtest?max_iterations=-1&guidance=many&sweep=max_iterations",
     "several": "/several?kind=cancel&run=downgrade-omar",
+    "start": "/start?agent=support",
     "fault": "/runs/nobody",
 }
 
@@ -209,6 +210,8 @@ def test_the_printed_address_signs_in_one_browser_once(browser: Browser, process
 def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     processes = Processes(tmp_path_factory.mktemp("console"))
     fill_file(processes.journal)
+    processes.host()
+    until((processes.folder / "started").exists)
     yield processes.console("--operate", shared=True)
     processes.stop()
 
@@ -241,6 +244,7 @@ SHOWN |= {
     ("runs", 390, "light"),
     ("compare", 1280, "light"),
     ("sweep", 1280, "dark"),
+    ("start", 1280, "light"),
 }
 """The pictures of the guide: each page once, and the widths and schemes between them."""
 

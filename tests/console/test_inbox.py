@@ -99,7 +99,7 @@ async def test_a_row_says_what_is_asked_by_whom_since_when_and_until_when(
     ],
 )
 async def test_arguments_are_shown_to_who_may_decide_or_read_contents(
-    journal: MemoryJournal, runs: Runs, rights: dict[str, bool], content: Any, shown: bool
+    journal: MemoryJournal, runs: Runs, rights: dict[str, Any], content: Any, shown: bool
 ) -> None:
     await leave_asking(journal, "asks", note="omar_davis")
     client = Client(console_app(runs, actor=lambda _: Actor("ann", **rights), content=content))

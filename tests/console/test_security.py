@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from starlette.requests import Request
 
-from orchestrator import MemoryJournal, Runs
+from orchestrator import LocalEngine, MemoryJournal, Runs
 from orchestrator.console import Actor, console_app
 from orchestrator.console.access import CODE_SECONDS, SignInCode
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, RunUnknown
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.service.answer import default_actor
 from orchestrator.tools.spec import ToolSpec
@@ -362,3 +364,123 @@ async def test_the_transcript_of_a_run_with_a_failed_tool_is_escaped(
     text = (await Client(readable(runs, content="always")).get("/runs/one")).text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "<script>alert" not in text
+
+
+# ---- runs that a person starts ----
+
+
+async def test_a_start_without_the_token_of_its_form_or_the_right_to_operate_starts_nothing(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    async with LocalEngine({"support": agent(journal, said(text="Done."))}) as engine:
+        client = await signed_in(runs, engine=engine)
+        page = await client.get("/start?agent=support")
+        good = {
+            "form_token": page.form_token(),
+            "run_id": "a" * 32,
+            "agent": "support",
+            "input Message": "Hello.",
+        }
+        wrong: list[tuple[dict[str, str], dict[str, str]]] = [
+            ({**good, "form_token": "0" * 64}, {}),
+            ({**good, "form_token": ""}, {}),
+            (good, {"origin": "http://evil.example"}),
+            (good, {"sec_fetch_site": "cross-site"}),
+        ]
+        for form, headers in wrong:
+            assert (await client.post("/start", form, **headers)).status == 403
+        other = await signed_in(runs, engine=engine)
+        assert (await other.post("/start", good)).status == 403, "the token belongs to one session"
+        reader = Client(readable(runs, engine=engine))
+        for path in ("/start", "/start?agent=support", "/start?run=first", "/start?run=first&turn=1"):
+            refused = await reader.get(path)
+            assert (refused.status, "read-only for you" in refused.text) == (403, True)
+        watcher = Client(console_app(runs, token=TOKEN, engine=engine))
+        await watcher.post("/sign-in", {"token": TOKEN})
+        token = (await watcher.get("/")).form_token()
+        refused = await watcher.post("/start", {**good, "form_token": token})
+        assert (refused.status, "read-only for you" in refused.text) == (403, True)
+        for page_of in ("/", "/runs/first", "/agents/support"):
+            assert "/start" not in (await reader.get(page_of)).text
+        before = {head.run_id for head in await runs.list()}
+        for run_id in ("", "first", "A" * 32, "a" * 31, "../x", "a" * 33):
+            assert (await client.post("/start", {**good, "run_id": run_id})).status == 400
+        assert {head.run_id for head in await runs.list()} == before
+        assert (await client.post("/start", good)).status == 303
+
+
+async def test_nobody_starts_a_run_or_reads_a_case_without_a_sign_in(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs, token=TOKEN, operate=True))
+    for page in ("/start", "/start?run=first", "/start?run=first&turn=1", "/cases/first"):
+        answer = await client.get(page)
+        assert (answer.status, answer.headers["location"], answer.body) == (303, "/sign-in", b"")
+    assert (await client.post("/start", {"run_id": "a" * 32})).headers["location"] == "/sign-in"
+
+
+async def test_a_person_of_a_tenant_starts_its_runs_only_and_takes_none_of_another_tenant_as_a_source(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    async with LocalEngine({"support": agent(journal, *[said(text="Done.")] * 9)}) as engine:
+        for tenant in ("acme", "other"):
+            await engine.deposit("Secret words.", run_id=tenant, tenant=tenant)
+        await engine.deposit("Go.", run_id="none")
+        for run_id in ("acme", "other", "none"):
+            while (await runs.head(run_id)).status != "ended":  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(0.005)
+        app = console_app(runs, actor=lambda _: Actor("ann", may_operate=True, tenant="acme"), engine=engine)
+        client = Client(app)
+        page = await client.get("/start")
+        assert "for tenant acme" in page.text
+        assert 'name="tenant"' not in page.text
+        form = {"form_token": page.form_token(), "agent": "support", "input Message": "Hello."}
+        plain, again = (
+            {**form, "run_id": "a" * 32, "tenant": "other"},
+            {**form, "run_id": "b" * 32, "run": "acme"},
+        )
+        for given in (plain, again):
+            assert (await client.post("/start", given)).status == 303
+            created = (await runs.records(given["run_id"]))[0].body
+            assert created["deposited"] == {"tenant": "acme"}, "a field of the form changes no tenant"
+        for source in ("other", "none"):
+            for path in (f"/start?run={source}", f"/start?run={source}&turn=1"):
+                refused = await client.get(path)
+                assert (refused.status, "another tenant" in refused.text) == (403, True)
+                assert "Secret" not in refused.text
+            taken = {**form, "run_id": "c" * 32, "run": source}
+            assert (await client.post("/start", taken)).status == 403
+        with pytest.raises(RunUnknown):
+            await runs.head("c" * 32)
+        anyone = Client(console_app(runs, actor=lambda _: Actor("bob", may_operate=True), engine=engine))
+        form["form_token"] = (await anyone.get("/start")).form_token()
+        assert (await anyone.post("/start", {**form, "run_id": "d" * 32, "run": "other"})).status == 303
+        created = (await runs.records("d" * 32))[0].body
+        assert created["deposited"] == {"tenant": "other"}, "the tenant of the run that is run again"
+
+
+async def test_text_of_a_person_or_an_engine_stays_text_on_the_form_and_a_long_one_is_refused(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    async with LocalEngine({"support": agent(journal, *[said(text="Done.")] * 3)}) as engine:
+        client = await signed_in(runs, engine=engine)
+        for text in HOSTILE:
+            page = await client.get(f"/start?{urlencode({'agent': text})}")
+            refused = await client.post(
+                "/start",
+                {"form_token": page.form_token(), "run_id": "a" * 32, "agent": "support"}
+                | {"input Message": text, "tags": text, "metadata": text, "tenant": text},
+            )
+            assert refused.status == 422
+            for answer in (page, refused):
+                parsed = Elements()
+                parsed.feed(answer.text)
+                assert parsed.inline == [], text
+                assert "<script>alert" not in answer.text
+        form = {"form_token": page.form_token(), "run_id": "b" * 32, "agent": "support"}
+        assert (await client.post("/start", {**form, "input Message": "x" * 2_000_001})).status == 413
+        assert (await client.post("/start", {**form, **{f"f{n}": "" for n in range(5_001)}})).status == 400
+        assert await runs.list() == []
+        assert (await client.post("/start", {**form, "input Message": "x" * 1_000_000})).status == 303

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator import Limits, RetryPolicy, SqliteJournal
 from orchestrator.errors import LLMError
+from orchestrator.evaluation import load_cases
 from orchestrator.providers.scripted import call
 from tests.console.browsing import Person, Processes, Task, in_a_loop, overflow, violations
 from tests.console.stored import agent, leave_asking, said
@@ -21,6 +23,12 @@ pytestmark = [pytest.mark.system("chromium"), pytest.mark.campaign]
 VIEWS = pytest.mark.parametrize(
     ("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")]
 )
+
+
+def await_file(path: Path) -> None:
+    """Wait until another process has written a file."""
+    while not path.exists():
+        time.sleep(0.02)
 
 
 async def leave_failed(path: Path, run_id: str = "failed") -> None:
@@ -290,4 +298,99 @@ def test_a_turn_of_two_thousand_is_reached_with_two_clicks_and_its_number_and_it
     page.wait_for_url("**/runs/long?turns=700-700#timeline")
     page.get_by_text("turns 700-700", exact=True).wait_for()
     assert page.locator("#turn-700").count() == 1, "the transcript follows the timeline"
+    assert ann.said == []
+
+
+async def leave_done(path: Path) -> None:
+    """Leave an ended run of two turns of the agent that `tests.console.host` has."""
+    async with SqliteJournal(path) as journal:
+        done = agent(journal, said(call("look", where="here")), said(text="Done."))
+        await done.run("Look.", run_id="done", tags={"team": "ops"})
+
+
+@VIEWS
+def test_a_run_is_started_with_two_clicks_and_its_message_and_a_second_click_starts_no_second_run(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_done(processes.journal))
+    ann = Person.at(browser, processes.console("--operate"), width=width, scheme=scheme)
+    page = ann.page("/start")
+    page.get_by_text("No live engine on this journal starts runs for a console.").wait_for()
+    assert overflow(page) == violations(page) == []
+    processes.host()
+    await_file(processes.folder / "started")
+    page = ann.page("/")
+    task = Task(page)
+    task.click(page.get_by_role("link", name="Start a run…"))
+    page.get_by_role("heading", name="Start a run").wait_for()
+    assert overflow(page) == violations(page) == []
+    page.get_by_label("Message").focus()
+    task.type("Look, then pay.")
+    page.get_by_label("Tags, one name=value on each line").fill("nonsense")
+    page.get_by_role("button", name="Start the run").click()
+    page.get_by_text("Write each tag once").wait_for()
+    assert page.get_by_label("Message").input_value() == "Look, then pay."
+    assert page.get_by_label("Tags, one name=value on each line").get_attribute("aria-invalid") == "true"
+    assert overflow(page) == violations(page) == []
+    page.get_by_label("Tags, one name=value on each line").fill("team=ops")
+    page.get_by_role("button", name="Start the run").dblclick()
+    task.clicks += 1
+    page.wait_for_url("**/runs/*")
+    page.locator(".facts", has_text="support").wait_for()
+    assert task.effort == (2, len("Look, then pay."))
+    page = ann.page("/")
+    assert page.locator("#rows tr").count() == 2
+    assert [one for one in ann.said if "status of 422" not in one] == [], "of the wrong tags"
+
+
+@VIEWS
+def test_an_ended_run_is_forked_after_a_turn_and_compared_with_its_fork_with_three_clicks(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_done(processes.journal))
+    processes.host()
+    await_file(processes.folder / "started")
+    ann = Person.at(browser, processes.console("--operate"), width=width, scheme=scheme)
+    page = ann.page("/runs/done")
+    assert overflow(page) == violations(page) == []
+    task = Task(page)
+    task.click(page.locator("#turn-1").get_by_role("link", name="Fork… after turn 1"))
+    page.get_by_role("heading", name="Fork after turn 1").wait_for()
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("button", name="Start the fork"))
+    page.get_by_text("after turn 1", exact=False).first.wait_for()
+    assert overflow(page) == violations(page) == []
+    fork = page.url.rpartition("/")[2]
+    task.click(page.get_by_role("link", name="with that run"))
+    page.get_by_text("was forked after turn 1 of the first").wait_for()
+    assert task.effort == (3, 0)
+    page = ann.page("/runs/done")
+    page.locator("#forks").get_by_role("link", name=fork[:12], exact=True).click()
+    page.wait_for_url(f"**/runs/{fork}")
+    assert ann.said == []
+
+
+@VIEWS
+def test_an_ended_run_is_run_again_with_two_clicks_and_becomes_a_case_with_one(
+    browser: Browser, processes: Processes, width: int, scheme: str
+) -> None:
+    in_a_loop(leave_done(processes.journal))
+    processes.host()
+    await_file(processes.folder / "started")
+    ann = Person.at(browser, processes.console("--operate"), width=width, scheme=scheme)
+    page = ann.page("/runs/done")
+    task = Task(page)
+    with page.expect_download() as download:
+        task.click(page.get_by_role("link", name="Case for an evaluation"))
+    assert download.value.suggested_filename == "case-done.jsonl"
+    [case] = load_cases(Path(download.value.path()).rename(processes.folder / "case.jsonl"))
+    assert (case.name, case.input) == ("done", "Look.")
+    assert task.effort == (1, 0)
+    task.click(page.get_by_role("link", name="Run again…"))
+    page.get_by_role("heading", name="Run again").wait_for()
+    assert overflow(page) == violations(page) == []
+    task.click(page.get_by_role("button", name="Run again"))
+    page.get_by_text("Started again from").wait_for()
+    assert task.effort == (3, 0)
+    assert overflow(page) == violations(page) == []
     assert ann.said == []
