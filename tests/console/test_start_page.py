@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, LocalEngine, MemoryJournal, Runs, tool
+from orchestrator.cli.shipped import SHIPPED
 from orchestrator.console import Actor, console_app
 from orchestrator.console.start_page import not_forked, not_repeated
-from orchestrator.engines.engine_directory import STARTED
+from orchestrator.engines import engine_directory
+from orchestrator.engines.engine_directory import STARTED, Registration
 from orchestrator.evaluation import load_cases
 from orchestrator.journal.address import address_of
 from orchestrator.journal.opening import journal_at
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Draft, Record, write_records
 from orchestrator.llm.message import Request
+from orchestrator.llm.port import SystemClock
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.rlm import Rlm
+from orchestrator.runtime.llm_loop.hosting import PROMPT
 from orchestrator.runtime.runs.result import FORKED_FROM, FORKED_TURN
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import RunContext, ToolContext
@@ -273,6 +277,31 @@ async def test_a_closed_engine_leaves_the_run_to_an_older_one(address: Any) -> N
         assert await output(runs, await started(client, form)) == "Help.|Hello."
 
 
+async def test_a_request_that_an_engine_has_not_answered_stays_posted_and_the_form_says_so(
+    address: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_directory, "ANSWERS_WITHIN", 0.1)
+    async with journal_at(address) as its, journal_at(address) as ours:
+        registration = Registration(its, SystemClock())  # of an engine whose loop is blocked
+        about = {"agent": "support", "graph": "llm_loop", "input": PROMPT}
+        await registration.begin({"name": "slow", "agents": {"support": about}})
+        runs = Runs(ours)
+        client = Client(console_app(runs, actor=actor()))
+        form = {**fields(await client.get("/start")), "input Message": "Hello."}
+        waits = await client.post("/start", form)
+        assert waits.status == 202
+        assert "Engine slow has not answered." in waits.text
+        assert fields(waits)["run_id"] == form["run_id"]
+        monkeypatch.undo()
+        [posted] = await its.inbox(registration.run_id)
+        assert (posted.kind, posted.by, posted.body["value"]) == ("start", "mara", "Hello.")
+        async with LocalEngine({"support": support(its)}) as engine:
+            assert await output(runs, await started(client, form)) == "Help.|Hello."
+            await engine._commands.take(posted)  # as the blocked engine does later
+            assert await ids(runs) == {form["run_id"]}
+        await registration.end({})
+
+
 # ---- again ----
 
 
@@ -444,6 +473,10 @@ async def test_an_ended_run_is_downloaded_as_a_case_that_an_evaluation_reads(
     [case] = load_cases(file)
     assert (case.name, case.input, case.expect.outcome) == ("first", "Please look.", "completed")
     assert "run first was given to mara as a case" in caplog.text
+    hostile = 'a"; filename="b.sh'
+    await support(journal).run("Please look.", run_id=hostile)
+    named = await client.get(f"/cases/{hostile}")
+    assert named.headers["content-disposition"] == 'attachment; filename="case-a___filename__b.sh.jsonl"'
 
 
 async def test_runs_that_make_no_case_say_why_and_content_that_is_not_shown_is_not_given(
@@ -468,3 +501,28 @@ async def test_runs_that_make_no_case_say_why_and_content_that_is_not_shown_is_n
         assert refused.status == 403
         assert "Please look." not in refused.text
         assert "/cases/" not in (await client.get("/runs/first")).text
+
+
+AGAIN = {"llm_loop", "team", "pipeline", "code_mode", "tools_mode"}
+
+
+@pytest.mark.parametrize("graph", [*SHIPPED, "map_reduce", "a_machine_of_the_host"])
+async def test_the_page_of_an_ended_run_of_each_machine_offers_what_can_be_done_and_says_why_not_the_rest(
+    journal: MemoryJournal, runs: Runs, graph: str
+) -> None:
+    body = {"graph": graph, "fingerprint": "f" * 64, "at": 1.0, "context": {}}
+    lease = await journal.create("r", "owner", body)
+    await write_records(journal, lease, Draft("ended", {"outcome": "completed", "reason": "none", "at": 2.0}))
+    page = (await Client(console_app(runs, actor=actor())).get("/runs/r")).text
+    told = re.search(r'<div id="not-offered">.*?</div>', page, re.DOTALL)
+    offers = {"again": '/start?run=r"', "fork": "/start?run=r&amp;turn=", "case": '/cases/r"'}
+    shown = {name for name, address in offers.items() if address in page}
+    assert shown == {
+        *(("again",) if graph in AGAIN else ()),
+        *(("fork",) if graph == "llm_loop" else ()),
+        *(("case",) if graph in {"llm_loop", "team"} else ()),
+    }
+    reasons = "" if told is None else told[0]
+    assert (f"A run of {graph} starts in its own program" in reasons) is ("again" not in shown)
+    assert ("Only runs of llm_loop are forked" in reasons) is ("fork" not in shown)
+    assert ("Only runs of an agent become cases" in reasons) is ("case" not in shown)
