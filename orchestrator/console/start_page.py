@@ -295,7 +295,9 @@ async def _page(  # noqa: PLR0917 - the parts of the form
     agents = await startable_agents(console)
     if source is not None:
         agents = {key: one for key, one in agents.items() if one.has(source.head)}
-    chosen = agents.get(name) or (next(iter(agents.values())) if len(agents) == 1 and not name else None)
+    # The page of an agent has its own name, which an engine may not use.
+    named = [one for one in agents.values() if not name or one.agent == name]
+    chosen = agents.get(name) or (named[0] if len(named) == 1 else None)
     return await console.page(
         request,
         actor,

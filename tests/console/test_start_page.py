@@ -253,6 +253,20 @@ async def test_without_an_engine_that_has_the_agent_the_form_says_so(address: An
         assert await ids(Runs(journal)) == set()
 
 
+async def test_the_page_of_an_agent_leads_to_its_form_also_if_its_engine_has_it_under_another_name(
+    journal: MemoryJournal,
+) -> None:
+    made = support(journal)
+    await made.run("Hello.", run_id="first")
+    async with LocalEngine({"desk": made, "other": support(journal, name="other")}) as engine:
+        runs = Runs(journal)
+        client = Client(console_app(runs, actor=actor(), engine=engine))
+        assert "/start?agent=support" in (await client.get("/agents/support")).text
+        form = {**fields(await client.get("/start?agent=support")), "input Message": "Hello."}
+        assert form["agent"] == "desk"
+        assert await output(runs, await started(client, form)) == "Help.|Hello."
+
+
 async def test_what_an_engine_refuses_is_on_the_form_with_the_text_of_the_person(address: Any) -> None:
     def without_deps(journal: Any) -> Agent:
         return Agent(ScriptedLLM([]), tools=[whose], journal=journal, observers=(), name="reader")
