@@ -31,6 +31,7 @@ GIVEN: dict[str, object] = {
     "RunKind.migrations": tuple,
     "RunSettings.start": "last",
     "PendingQuestion.version": DIGEST_VERSION,
+    "ComparedNumber.currencies": ("", ""),
     "Guardrail.on_refusal": "end",
     "Signal.by": "caller",
     "Signal.kind": "event",

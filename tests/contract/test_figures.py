@@ -150,7 +150,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "GRACE": 2.5,
     },
     "orchestrator.journal.postgres.session": {
-        "VERSION": 3,
+        "VERSION": 4,
         "OLDEST_SERVER": 140000,
     },
     "orchestrator.journal.postgres.writer": {
@@ -180,7 +180,7 @@ FIGURES: dict[str, dict[str, float]] = {
     },
     "orchestrator.journal.sqlite.schema": {
         "BIG": 1048576,
-        "VERSION": 2,
+        "VERSION": 3,
         "APPLICATION": 1179864431,
         "OLDEST": 1,
         "INCREMENTAL": 2,
