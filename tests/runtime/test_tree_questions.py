@@ -330,6 +330,31 @@ async def test_a_pipeline_answers_for_the_agents_of_its_stages(opened: Open) -> 
     assert mine.blasts == {}
 
 
+@tool(effect="irreversible", approval=True)
+def blast(door: int) -> str:
+    """Blast the door with this number; the tool of another agent with the name of the miner's."""
+    raise AssertionError(door)
+
+
+@pytest.mark.parametrize("opened", ["sqlite", "postgres"], indirect=True)
+async def test_an_edit_is_checked_against_the_tool_of_the_run_that_asks(opened: Open) -> None:
+    mine = Mine()
+    async with opened() as (journal, other):
+        await mine.front(journal).run("go", run_id="p", wait="never")
+        (one,) = await Runs(journal).pending("p")
+        stranger = Agent(FunctionLLM(lambda _: ""), name="stranger", tools=[blast], journal=other, **SILENT)
+        # The front has the very tool of the miner, so it refuses an edit that the tool rejects.
+        with pytest.raises(AnswerRefused, match="the edited arguments are refused") as refused:
+            await mine.front(journal).approve(
+                one.run_id, digest=one.digest, arguments='{"door": 1}', by="ann"
+            )
+        assert refused.value.kind == "edit"
+        # The stranger has another one of that name, which says nothing about the miner's call.
+        await stranger.approve("p", digest=one.digest, arguments='{"at": "lode"}', by="ann")
+        assert (await mine.front(journal).resume("p")).outcome is Outcome.COMPLETED
+    assert mine.blasts == {"lode": 1}
+
+
 # ---- a cancelled tree ----
 
 TREE = ("p", "p:1:0", "p:1:0:1:0")

@@ -294,7 +294,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             bound,
             data,
             local=None if launch else local,
-            find_tool=self._deps.tools.find,
+            find_tool=self._tool_of_run,
             watching=(self._asking,),
         )
         self.hosting: LoopHosting = self._make_hosting()
@@ -846,6 +846,12 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         found = LoopHosting(self._service, self._deps, self._launch, check=self._check_run, begin=self._begin)
         found.input = RunInput(PROMPT, self.deposit)
         return found
+
+    def _tool_of_run(self, name: str, definition: Mapping[str, str]) -> ToolSpec | None:
+        """Return a tool if a run with these tools has exactly this one; None otherwise."""
+        spec = self._deps.tools.find(name)
+        found = {} if spec is None else definition_of((spec,))
+        return spec if found.items() <= definition.items() else None
 
     def _owner_of(self, graph: str) -> Agent:
         """Return what continues a run of a graph: this agent, or its part for runs from before it had handoffs."""

@@ -53,7 +53,7 @@ class RunController:
         live: RunRegistry,
         journal: Journal,
         clock: Clock,
-        find_tool: Callable[[str], ToolSpec | None] = lambda _: None,
+        find_tool: Callable[[str, Mapping[str, str]], ToolSpec | None] = lambda _, __: None,
     ) -> None:
         self.live = live
         self._find_tool = find_tool
@@ -135,14 +135,22 @@ class RunController:
                 await self.deliver(run_id)
 
     async def _check_edit(self, run_id: str, answer: Posted) -> None:
-        """Raise AnswerRefused for edited arguments that the tool rejects, if the tool is known here."""
+        """Raise AnswerRefused for edited arguments that the tool rejects, if the tool is known here.
+
+        A run that is not live here may belong to another agent with another tool of this name: then only the run
+        itself checks them. `find_tool` gets the tools of its records, with their digests.
+        """
         if answer.body.get("arguments") is None:
             return
         asked = await OpenQuestions.read(self._journal, run_id, self.clock.time())
         question = asked.judge(answer_of(answer))
         live = self.live.find(run_id)
-        find = self._find_tool if live is None else live.deps.tools.find
-        spec: ToolSpec | None = None if isinstance(question, Refusal) else find(question.tool)
+        if isinstance(question, Refusal):
+            return
+        if live is None:
+            spec = self._find_tool(question.tool, asked.stored.definition or {})
+        else:
+            spec = live.deps.tools.find(question.tool)
         if spec is None:
             return
         try:

@@ -151,7 +151,8 @@ class RunService(Generic[R]):
         data: Name and version of the agent, stored with each of its runs.
         local: Its definition, which is stored with each run too; another agent of this name on the journal is refused.
             None if the launch of each run says how its agent is made.
-        find_tool: Finds a tool of the agent, to check a person's edit of its arguments.
+        find_tool: Finds a tool of the agent that is exactly one of a run's, given as name -> digest, to check edited
+            arguments.
         live: The live runs that these belong to; others by default.
         control: Delivers the requests to them.
         watching: Further observers of the runs.
@@ -170,7 +171,7 @@ class RunService(Generic[R]):
         data: Mapping[str, Any],
         *,
         local: LocalDefinition | None = None,
-        find_tool: Callable[[str], ToolSpec | None] = lambda _: None,
+        find_tool: Callable[[str, Mapping[str, str]], ToolSpec | None] = lambda _, __: None,
         live: RunRegistry | None = None,
         control: RunController | None = None,
         watching: Iterable[Observer] = (),
