@@ -719,6 +719,43 @@ def ask() -> str:
     return "yes"
 
 
+@pytest.mark.parametrize("answered", [False, True], ids=["open question", "answered question"])
+async def test_an_agent_that_got_handoffs_resumes_its_waiting_run_and_an_approval_from_before_counts(
+    *, answered: bool
+) -> None:
+    paid: list[str] = []
+
+    @tool(effect="irreversible", approval=True)
+    def pay(to: str) -> str:
+        """Pay."""
+        paid.append(to)
+        return "paid"
+
+    journal = MemoryJournal()
+    script = [call("pay", to="shop")]
+    before = agent("triage", script, "done", tools=[pay], journal=journal, version="1")
+    waiting: Any = await before.run("go", run_id="p", wait="never")
+    (question,) = await before.pending("p")
+    if answered:
+        await before.approve("p", digest=question.digest, by="ann")
+    after = agent(
+        "triage", "done", tools=[pay], journal=journal, version="2", handoffs=[agent("billing", "billed")]
+    )
+    # A resumption that nobody waits for returns the same question; the digest that was seen is still its digest.
+    result: Any = await after.resume("p", wait="never")
+    assert result.waiting is not answered
+    if not answered:
+        assert paid == []
+        assert [(one.id, one.digest) for one in result.questions] == [
+            (one.id, one.digest) for one in waiting.questions
+        ]
+        await after.approve("p", digest=question.digest, by="ann")
+        result = await after.resume("p", wait="never")
+    assert (result.outcome, paid) == (Outcome.COMPLETED, ["shop"])
+    kept = [record.body for record in await journal.load("p") if record.kind == "approval"]
+    assert [(one["digest"], one["by"]) for one in kept] == [(question.digest, "ann")]
+
+
 async def _left(team: Agent[Any, Any]) -> str:
     """Leave run `p` of a team while it waits for a person; return the id of the question."""
     waiting: Any = await team.run("go", run_id="p", wait="never")

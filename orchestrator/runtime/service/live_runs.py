@@ -28,6 +28,11 @@ class RunRegistry:
         self._earlier: dict[str, Iterable[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
+        # Here and not in a service: another one with these live runs may drive a run of an older graph.
+        self.leaving = set[str]()
+        """Ids of the runs whose callers do not wait for a person."""
+        self.unattended = set[str]()
+        """Ids of the runs whose callers wait for the result and get no question."""
         self._talking: dict[str, str] = {}
         """Conversation -> its active run."""
         self._awaited: dict[str, set[asyncio.Future[None]]] = {}

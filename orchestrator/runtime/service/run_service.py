@@ -184,10 +184,7 @@ class RunService(Generic[R]):
         self.live = RunRegistry() if live is None else live
         self.control = control or RunController(self.live, self.journal, self.clock, find_tool)
         self.evicted = self.control.evicted
-        self.leaving = set[str]()
-        """Ids of the runs whose callers do not wait for a person."""
-        self.unattended = set[str]()
-        """Ids of the runs whose callers wait for the result and get no question."""
+        self.leaving, self.unattended = self.live.leaving, self.live.unattended
         if local is not None:
             self.data = {**self.data, "definition": local.tools}
             register(agent, self.journal, self.identity, local)
