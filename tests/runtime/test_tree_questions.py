@@ -14,7 +14,8 @@ import pytest
 from orchestrator.branches import ALL, Branch, Fan, Workflow
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.served_agent import DurableAgent
-from orchestrator.errors import AnswerRefused, RunOver, RunUnknown
+from orchestrator.errors import AnswerRefused, ConfigError, RunOver, RunUnknown
+from orchestrator.events import QuestionAsked, RunEvent, RunFinished
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
@@ -502,3 +503,53 @@ async def test_parents_in_a_circle_have_no_root() -> None:
     for head in heads.values():
         assert await open_root(Circle(), head) is None
         assert await open_ancestors(Circle(), head) == []
+
+
+# ---- events ----
+
+
+def _mine_events(events: list[RunEvent]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for event in events:
+        found.setdefault(event.run_id, []).append(str(event.id))
+    return found
+
+
+async def test_the_events_of_a_run_and_its_descendants_are_read_in_another_process_and_continued(
+    opened: Open,
+) -> None:
+    mine = Mine(calls=2)
+    async with opened() as (journal, other):
+        front = mine.front(journal)
+        runs = front.runs if other is journal else Runs(other)
+        running = asyncio.ensure_future(front.run("go", run_id="p"))
+        questions = await pending(runs, "p", 2)
+        first = [event async for event in runs.tree_events("p")]
+        asked = {event.run_id for event in first if isinstance(event, QuestionAsked)}
+        assert asked == {question.run_id for question in questions}
+        read = {event.run_id: str(event.id) for event in first}
+        rest: list[RunEvent] = []
+
+        async def follow() -> None:
+            rest.extend([event async for event in runs.tree_events("p", after=read, follow=True)])
+
+        following = asyncio.ensure_future(follow())
+        for question in questions:
+            await runs.approve(question.run_id, digest=question.digest)
+        assert (await running).outcome == "completed"
+        await asyncio.wait_for(following, 30)
+        whole = [event async for event in runs.tree_events("p")]
+        alone = [event for run_id in read async for event in runs.events(run_id)]
+    parts = _mine_events(first + rest)
+    assert parts == _mine_events(whole) == _mine_events(alone)
+    assert len(parts) == 4, "front, middle and two of miner"
+    ended = [event.run_id for event in rest if isinstance(event, RunFinished)]
+    assert sorted(ended) == sorted(parts)
+
+
+async def test_a_wrong_position_and_an_unknown_run_are_refused_for_the_events_of_a_tree() -> None:
+    runs = Runs(MemoryJournal())
+    with pytest.raises(ConfigError, match="after is '-1'"):
+        runs.tree_events("p", after={"p": "-1"})
+    with pytest.raises(RunUnknown):
+        await anext(runs.tree_events("p", follow=True))

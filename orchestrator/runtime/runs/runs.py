@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
 
@@ -40,7 +40,7 @@ from orchestrator.runtime.runs.result import RunPair, compare_runs, recorded_chi
 from orchestrator.runtime.runs.story import RunDetails, Story, not_ended
 from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.service.answer import PostedRequest
-from orchestrator.runtime.service.descendant import PendingQuestion
+from orchestrator.runtime.service.descendant import PendingQuestion, descendants
 from orchestrator.runtime.service.live_runs import RunRegistry
 from orchestrator.runtime.service.run_controller import RunController
 from orchestrator.runtime.service.run_feed import StreamBuffer
@@ -136,11 +136,20 @@ class RunFollower:
         self._after = after
         self._reader = EventReader(run_id)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the end of the run was read."""
+        return self._reader.ended
+
     async def stored(self) -> AsyncGenerator[RunEvent, None]:
         """Yield the events that the journal has and that were not read. Raises RunUnknown, Corrupt, StoreDown."""
-        if (await self._journal.head(self._run_id)).seq >= self._reader.next:
-            for event in self._read(await self._journal.load(self._run_id, self._reader.next)):
-                yield event
+        for event in await self.until(await self._journal.head(self._run_id)):
+            yield event
+
+    async def until(self, head: RunHead) -> Iterator[RunEvent]:
+        """Return the events that were not read, if the head of the run says that there are some."""
+        has_more = head.seq >= self._reader.next
+        return self._read(await self._journal.load(self._run_id, self._reader.next) if has_more else ())
 
     async def until_end(self) -> AsyncGenerator[RunEvent, None]:
         """Yield the events until the run has ended, from its feed while it is live here."""
@@ -177,6 +186,51 @@ class RunFollower:
         for event in self._reader.read(records):
             if (event.seq or 0, event.part) > self._after:
                 yield event
+
+
+class TreeFollower:
+    """Reads the events of a run and of its descendants after the positions of some of them.
+
+    The journal is read as a whole: each time when something was committed, the heads of the tree are read, and the
+    records of the runs that have new ones.
+    """
+
+    def __init__(
+        self, journal: Journal, live: RunRegistry, run_id: str, after: Mapping[str, tuple[int, int]]
+    ) -> None:
+        self._journal = journal
+        self._live = live
+        self._run_id = run_id
+        self._after = after
+        self._followers: dict[str, RunFollower] = {}
+
+    async def stored(self) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events that the journal has and that were not read. Raises RunUnknown, Corrupt, StoreDown."""
+        root = await self._journal.head(self._run_id)
+        for event in await self._follower(root).until(root):
+            yield event
+        async for head, _ in descendants(self._journal, root, ended=True):
+            for event in await self._follower(head).until(head):
+                yield event
+
+    async def until_end(self) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events until the run has ended, and then what its descendants have written."""
+        read = ""
+        while not (self._run_id in self._followers and self._followers[self._run_id].ended):
+            if (now := await self._journal.version()) == read:
+                await asyncio.sleep(POLL)
+                continue
+            read = now
+            async for event in self.stored():
+                yield event
+        async for event in self.stored():  # a descendant may end after the run
+            yield event
+
+    def _follower(self, head: RunHead) -> RunFollower:
+        if head.run_id not in self._followers:
+            after = self._after.get(head.run_id, _START)
+            self._followers[head.run_id] = RunFollower(self._journal, self._live, head.run_id, after)
+        return self._followers[head.run_id]
 
 
 RunHeads: TypeAlias = list[RunHead]
@@ -373,7 +427,8 @@ class Runs:
         """Yield the events of a run of any process (`orchestrator.events`): `async for event in runs.events(run_id)`.
 
         Each journalled event has an `id`; `after=` that id continues behind it, in any process. So `id` is the id of
-        a server-sent event, and `Last-Event-ID` is `after`. Child runs have their own events, under their own ids.
+        a server-sent event, and `Last-Event-ID` is `after`. Child runs have their own events, under their own ids:
+        `tree_events` has them all.
 
         Deltas (TextDelta, ReasoningDelta, ToolArgumentsDelta) have no id and exist only in the process that owns the
         run, with `agent.runs` of its agent: first one of each kind with all pieces so far of the present model
@@ -398,6 +453,34 @@ class Runs:
                 print(event.id, type(event).__name__)
         """
         found = RunFollower(self.journal, self._control.live, run_id, position_of(after))
+        return found.until_end() if follow else found.stored()
+
+    def tree_events(
+        self, run_id: str, *, after: Mapping[str, int | str] | None = None, follow: bool = False
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events of a run and of all its descendants, whoever owns them.
+
+        The events of one run come in their order; `event.run_id` is the run. Deltas are left out: `events` of a live
+        run has them. A reader that continues keeps the last id of each run.
+
+        Args:
+            run_id: Id of the run at the top.
+            after: Run id -> the `id` of its last event that was received; a run that is missing is read from its start.
+            follow: Wait for new events until the run at the top has ended.
+
+        Raises:
+            ConfigError: A value of `after` is no such id; raised at the call.
+            RunUnknown: The journal does not have the run; raised when the first event is read, as the others.
+            Corrupt: The records of a run cannot be trusted.
+            StoreDown: The store is unavailable.
+
+        Example:
+            read: dict[str, int | str] = {}
+            async for event in runs.tree_events("r1", after=read, follow=True):
+                read[event.run_id] = event.id
+        """
+        positions = {name: position_of(value) for name, value in (after or {}).items()}
+        found = TreeFollower(self.journal, self._control.live, run_id, positions)
         return found.until_end() if follow else found.stored()
 
     # ---- questions ----
