@@ -156,6 +156,8 @@ class MachineReader:
     """Version of the journal before the list was read."""
     _kept: dict[str, tuple[int, MachineHistory]] = field(default_factory=dict)
     """Run -> number of its last record, and its history."""
+    _merged: dict[tuple[float | None, int], MachineHistory] = field(default_factory=dict)
+    """When the runs were listed and how many of them are in the last history -> that history."""
     _task: asyncio.Task[None] | None = None
 
     async def window(self, since: float | None, patience: float = PATIENCE) -> MachineWindow:
@@ -172,11 +174,20 @@ class MachineReader:
                 self._task = None
                 task.result()
         heads = [head for head in self._heads if since is None or head.created_at >= since]
+        return MachineWindow(self._history(heads), heads, self._more and len(heads) == len(self._heads))
+
+    def _history(self, heads: list[RunHead]) -> MachineHistory:
+        """Return the history of the newest runs, the last one if nothing was read since."""
+        key = (self._listed, len(heads))
+        if self._task is None and key in self._merged:
+            return self._merged[key]
         history = MachineHistory(self.name)
         for head in heads:
             if (kept := self._kept.get(head.run_id)) is not None:
                 history.merge(kept[1])
-        return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))
+        if self._task is None:
+            self._merged = {key: history}
+        return history
 
     async def _is_listed(self, since: float | None) -> bool:
         if self._listed is None or not (self._since is None or (since is not None and since >= self._since)):

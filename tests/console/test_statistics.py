@@ -74,8 +74,10 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
         return await page_of(**conditions)
 
     monkeypatch.setattr(Runs, "page", lambda _, **conditions: paged(**conditions))
-    await reader.window(None, patience=60)
+    unchanged = [(await reader.window(None, patience=60)).history for _ in range(2)]
     assert pages == [], "the list of a journal that has not changed is not read again"
+    assert unchanged[0] is unchanged[1], "and the histories of its runs are not merged again"
+    assert (await reader.window(newest)).history is not unchanged[0]
     client = Client(readable(runs))
     for name in ("1h", "24h", "7d", "all", "nonsense"):
         page = (await client.get(f"/machines?window={name}")).text
