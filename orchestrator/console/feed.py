@@ -117,6 +117,8 @@ class MachineWindow:
     """The runs of the window, the newest first, at most MOST."""
     more: bool
     """Whether the window has more runs than MOST."""
+    is_listed: bool
+    """Whether its runs are known; before, it seems to have none."""
 
     @property
     def read(self) -> int:
@@ -126,7 +128,7 @@ class MachineWindow:
     @property
     def is_read(self) -> bool:
         """Whether the records of each of these runs were read."""
-        return self.read >= len(self.heads)
+        return self.is_listed and self.read >= len(self.heads)
 
     @property
     def outcomes(self) -> Mapping[str, int]:
@@ -148,7 +150,8 @@ class MachineReader:
     name: str
     conditions: RunFilter
     most: int = MOST
-    _heads: list[RunHead] = field(default_factory=list)
+    _heads: list[RunHead] | None = None
+    """The newest of these runs; None before they were listed."""
     _more: bool = False
     _since: float | None = None
     _listed: float | None = None
@@ -173,8 +176,10 @@ class MachineReader:
             if task.done():
                 self._task = None
                 task.result()
-        heads = [head for head in self._heads if since is None or head.created_at >= since]
-        return MachineWindow(self._history(heads), heads, self._more and len(heads) == len(self._heads))
+        known = self._heads or []
+        heads = [head for head in known if since is None or head.created_at >= since]
+        more = self._more and len(heads) == len(known)
+        return MachineWindow(self._history(heads), heads, more, is_listed=self._heads is not None)
 
     def _history(self, heads: list[RunHead]) -> MachineHistory:
         """Return the history of the newest runs, the last one if nothing was read since."""

@@ -88,6 +88,28 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     assert "No run of this machine started in this window." in page
 
 
+async def test_runs_that_are_not_listed_yet_are_not_taken_for_none(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(journal)
+    page_of, listed = runs.page, asyncio.Event()
+
+    async def slow(_: Runs, **conditions: Any) -> Any:
+        await listed.wait()
+        return await page_of(**conditions)
+
+    monkeypatch.setattr(Runs, "page", slow)
+    reader = MachineReader(runs, "llm_loop", {"machine": "llm_loop"})
+    window = await reader.window(None, patience=0)
+    assert (window.heads, window.is_listed, window.is_read) == ([], False, False)
+    page = (await Client(readable(runs)).get("/machines?machine=llm_loop&window=all")).text
+    assert "The runs of this machine are being read." in page
+    assert "load delay:1s" in page, "the page asks again"
+    listed.set()
+    window = await reader.window(None, patience=60)
+    assert (len(window.heads), window.is_listed, window.is_read) == (4, True, True)
+
+
 async def test_a_journal_that_is_closed_while_a_machine_is_read_leaves_no_error_in_the_log(
     journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
