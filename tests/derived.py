@@ -25,7 +25,7 @@ from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
 from tests import endings_table
-from tests.benchmarks import aims
+from tests.benchmarks import aims, listing
 from tests.benchmarks.peers.ergonomics.table import concepts
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
@@ -186,6 +186,7 @@ PLACES = (
     Place("README.md", "comparison", "", comparison),
     Place("tests/benchmarks/README.md", "evidence", "", evidence),
     Place("tests/benchmarks/README.md", "aims", "", aims.table),
+    Place("orchestrator/console/README.md", "listing", "", listing.table),
     Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
     Place(ERGONOMICS_GUIDE, "concepts", "", concepts),
     Place(TEAM_GUIDE, "team", "", team),
