@@ -29,6 +29,7 @@ from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.json_schema import UnusableSchema
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.runs.listing import path_to_root
 from orchestrator.runtime.runs.origin import REPEATED, Origin, cut, recorded_input, without_instructions
 from orchestrator.runtime.runs.result import fork_tags, own_tags
 from orchestrator.runtime.runs.story import Story
@@ -61,7 +62,7 @@ class StartableAgent(NamedTuple):
 
     def has(self, head: RunHead) -> bool:
         """Return whether a run is one of this agent."""
-        return (head.agent, head.graph in self.graphs) == (self.agent, True)
+        return head.agent == self.agent and head.graph in self.graphs
 
 
 async def startable_agents(console: Console) -> dict[str, StartableAgent]:
@@ -101,13 +102,12 @@ class SourceRun:
         why = not_forked(head) if turn else not_repeated(head)
         if why:
             raise PageFault(409, why)
-        root = head
-        while root.parent_run_id is not None:  # the tenant is that of the whole tree
-            root = await console.runs.head(root.parent_run_id)
-        tenant = StoredRun.of(root.run_id, (await console.runs.records(root.run_id))[:1]).tenant
+        records = await console.runs.records(run_id)
+        *_, root = await path_to_root(console.runs.journal, head)  # the tenant is that of the whole tree
+        whole = records if root == run_id else await console.runs.records(root)
+        tenant = StoredRun.of(root, whole[:1]).tenant
         if actor.tenant not in {"", tenant}:
             raise PageFault(403, "This run belongs to another tenant than you.")
-        records = await console.runs.records(run_id)
         if not turn:
             return cls(head, records, None, None, tenant)
         if not (turn.isdecimal() and len(turn) < 10):  # noqa: PLR2004

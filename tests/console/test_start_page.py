@@ -22,7 +22,7 @@ from orchestrator.engines.engine_directory import STARTED, Registration
 from orchestrator.evaluation import load_cases
 from orchestrator.journal.address import address_of
 from orchestrator.journal.opening import journal_at
-from orchestrator.kernel.journal import Draft, Record, write_records
+from orchestrator.kernel.journal import Draft, Record, RunHead, write_records
 from orchestrator.llm.message import Request
 from orchestrator.llm.port import SystemClock
 from orchestrator.providers.scripted import FunctionLLM, call
@@ -67,6 +67,21 @@ def support(journal: Any, instructions: str = "Help.", **options: Any) -> Agent:
 
 def actor(**rights: Any) -> Any:
     return lambda _: Actor("mara", **{"may_operate": True, **rights})
+
+
+async def test_a_run_whose_parents_are_in_a_circle_is_looked_at_once() -> None:
+    """Only a damaged journal has them."""
+
+    class Circle(MemoryJournal):
+        async def head(self, run_id: str) -> RunHead:
+            return replace(await super().head(run_id), parent_run_id="b" if run_id == "a" else "a")
+
+    journal = Circle()
+    for run_id in ("a", "b"):
+        await support(journal).run("go", run_id=run_id)
+    client = Client(console_app(Runs(journal), actor=actor()))
+    async with asyncio.timeout(20):
+        assert (await client.get("/start?run=a")).status == 200
 
 
 def fields(page: Answer) -> dict[str, str]:

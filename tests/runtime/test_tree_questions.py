@@ -31,6 +31,7 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.notification import Notice, OpenNotices
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
+from orchestrator.runtime.runs.listing import path_to_root
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.descendant import open_ancestors
 from orchestrator.tools.spec import tool
@@ -503,6 +504,8 @@ async def test_parents_in_a_circle_have_no_root() -> None:
     for head in heads.values():
         assert await open_root(Circle(), head) is None
         assert await open_ancestors(Circle(), head) == []
+        assert next(iter(await path_to_root(Circle(), head))) == head.run_id
+    assert {*await path_to_root(Circle(), heads["a"])} == {"a", "b", "c"}
 
 
 # ---- events ----

@@ -275,21 +275,31 @@ async def read_tree(journal: Journal, root: RunHead) -> RunTree:
     return tree
 
 
+async def path_to_root(journal: Journal, head: RunHead) -> dict[str, RunHead]:
+    """Return a run and the runs above it by id, its root last.
+
+    The path ends where a run is missing, because it was pruned or erased, or stands in it already, as only a damaged
+    journal has it.
+    """
+    path = {head.run_id: head}
+    while head.parent_run_id is not None and head.parent_run_id not in path:
+        try:
+            head = await journal.head(head.parent_run_id)
+        except RunUnknown:
+            break
+        path[head.run_id] = head
+    return path
+
+
 async def read_family(journal: Journal, head: RunHead) -> RunTree:
     """Return the tree that a run is part of, from its root.
 
     Only what a page shows is read below the first level: the child runs of those that are `first_children`, and of at
     most MOST_EXPANDED runs. A tree has any number of branches, and a page is of one size.
     """
-    path = {head.run_id: head}
-    while head.parent_run_id is not None and head.parent_run_id not in path:
-        try:
-            head = await journal.head(head.parent_run_id)
-        except RunUnknown:  # pruned, or erased
-            break
-        path[head.run_id] = head
-    root = RunTree(head, is_on_path=True)
-    seen, level, expanded = {head.run_id}, [root], 0
+    path = await path_to_root(journal, head)
+    root = RunTree([*path.values()][-1], is_on_path=True)
+    seen, level, expanded = {root.head.run_id}, [root], 0
     while level:
         below: list[RunTree] = []
         for tree in sorted(level, key=lambda one: not one.is_on_path):
