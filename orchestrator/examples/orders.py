@@ -163,7 +163,7 @@ async def customer(name: str, lines: list[str], port: int) -> str:
 
 
 async def main() -> None:
-    """Serve orders until the process is told to stop; without --port, those of three customers."""
+    """Serve orders until the process is stopped; without --port, those of three customers."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.examples.orders", description="Orders over TCP."
     )

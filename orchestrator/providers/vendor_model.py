@@ -211,7 +211,7 @@ _THINKING = frozenset(("thinking", "redacted_thinking", "reasoning"))
 
 
 def _with_model(response: Response, model: str) -> Response:
-    """Return an answer whose thinking names its model, so that the next model of the conversation can tell."""
+    """Return an answer whose thinking names its model, so that no other model is sent it."""
     parts = response.content
     if not isinstance(parts, list) or not any(part.get("type") in _THINKING for part in parts):
         return response

@@ -26,7 +26,7 @@ _PATIENCE = 600.0
 _PLACES = re.compile(r"\w+://\S+|host='[^']*'|'?[\w.-]+\.\w{2,}:\d+'?")
 
 
-def peer(folder: Path, pins: Path) -> Path:
+def environment(folder: Path, pins: Path) -> Path:
     """Return the interpreter of the environment that holds what a file of pins says. Raises NotMeasured."""
     return _made(folder, pins.read_text(encoding="utf-8"))
 

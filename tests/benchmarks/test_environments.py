@@ -24,7 +24,7 @@ def test_pins_that_cannot_be_had_are_told_without_the_place_they_were_looked_for
     with pytest.raises(
         NotMeasured, match=r"could not be installed: .*fsm-orchestrator-no-such-peer==1.0"
     ) as told:
-        environments.peer(tmp_path / "peers", pins)
+        environments.environment(tmp_path / "peers", pins)
     assert not environments._PLACES.search(str(told.value))
     assert environments.there(tmp_path / "peers") is None
 
@@ -37,15 +37,15 @@ def test_an_environment_is_made_once_for_all_who_want_it_at_once_and_again_when_
     pins.write_text("# nothing\n")
 
     with ThreadPoolExecutor(3) as pool:
-        (interpreter,) = set(pool.map(lambda _: environments.peer(folder, pins), range(3)))
+        (interpreter,) = set(pool.map(lambda _: environments.environment(folder, pins), range(3)))
     assert capsys.readouterr().err.count("set-up") == 1
     left = folder / "left"
     left.touch()
-    assert environments.peer(folder, pins) == interpreter
+    assert environments.environment(folder, pins) == interpreter
     assert left.exists()
 
     pins.write_text("# nothing, said otherwise\n")
-    environments.peer(folder, pins)
+    environments.environment(folder, pins)
     assert not left.exists()
     assert environments.there(folder) == interpreter
 

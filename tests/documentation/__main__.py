@@ -32,7 +32,7 @@ from urllib.parse import unquote, urlsplit
 from hatch_build import CONTENTS
 from orchestrator.cli.docs import GUIDES, SECTIONS
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.environments import peer
+from tests.benchmarks.environments import environment
 from tests.environment import ROOT
 from tests.node import node_modules
 
@@ -330,7 +330,7 @@ def _copy_assets(folder: Path) -> None:
 def _zensical() -> Path:
     """Return the generator; its environment is made anew when its lock has changed."""
     try:
-        return peer(_ENVIRONMENT, _HERE / "requirements.lock").with_name("zensical")
+        return environment(_ENVIRONMENT, _HERE / "requirements.lock").with_name("zensical")
     except NotMeasured as error:
         raise DocumentationError(f"the generator cannot be installed: {error}") from None
 

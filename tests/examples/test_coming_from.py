@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.environments import PINS, peer
+from tests.benchmarks.environments import PINS, environment
 from tests.benchmarks.peers.ergonomics.run import LIBRARIES
 from tests.contract.test_guides import Block, of_language
 from tests.providers.loopback import Loopback, in_a_thread
@@ -32,7 +32,7 @@ def interpreter(block: Block) -> Path:
     if pins is None:
         return Path(sys.executable)
     try:
-        return peer(Path(sys.prefix) / "peers" / f"from-{pins.stem}", pins)
+        return environment(Path(sys.prefix) / "peers" / f"from-{pins.stem}", pins)
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
 

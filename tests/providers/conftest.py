@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.environments import peer
+from tests.benchmarks.environments import environment
 from tests.providers.endpoint import GUARD, Guard
 from tests.providers.family import FAMILIES, Family
 
@@ -30,7 +30,7 @@ def vendor_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     package of both is the one of the tests.
     """
     try:
-        python = peer(Path(sys.prefix) / "vendors", Path(__file__).with_name("vendor_pins.txt"))
+        python = environment(Path(sys.prefix) / "vendors", Path(__file__).with_name("vendor_pins.txt"))
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
     (folder,) = python.parent.parent.glob("lib/python*/site-packages")

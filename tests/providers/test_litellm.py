@@ -25,7 +25,7 @@ from orchestrator.llm.message import Message, Request
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers import OpenAI, price_table
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.environments import peer
+from tests.benchmarks.environments import environment
 from tests.ports import free_port
 from tests.providers.endpoint import GUARD
 from tests.providers.loopback import Asked, Loopback, Reply, in_a_thread, json_reply
@@ -75,7 +75,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
     folder = tmp_path_factory.mktemp("litellm")
     try:
-        python = peer(Path(sys.prefix) / "litellm", PINS)
+        python = environment(Path(sys.prefix) / "litellm", PINS)
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
     port = free_port()

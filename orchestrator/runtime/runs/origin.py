@@ -68,8 +68,8 @@ def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:
 def recorded_input(run_id: str, records: Sequence[Record]) -> Any:
     """Return the input that started a run, in the form of `LocalEngine.deposit`.
 
-    The system message is left out: a new run has the instructions that its agent has then. The records do not tell it
-    from a system message of the caller.
+    The system message is left out: a new run has the instructions that its agent has then. The records do not
+    distinguish it from a system message of the caller.
 
     Raises:
         ConfigError: The records do not have the whole input, because its graph is none of REPEATED.

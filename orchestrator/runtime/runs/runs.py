@@ -458,7 +458,7 @@ class Runs:
     def tree_events(
         self, run_id: str, *, after: Mapping[str, int | str] | None = None, follow: bool = False
     ) -> AsyncGenerator[RunEvent, None]:
-        """Yield the events of a run and of all its descendants, whoever owns them.
+        """Yield the events of a run and of all its descendants, from any process.
 
         The events of one run come in their order; `event.run_id` is the run. Deltas are left out: `events` of a live
         run has them. A reader that continues keeps the last id of each run.

@@ -39,7 +39,7 @@ class Entry:
             return Path(sys.executable)
         folder = root / self.environment
         if install:
-            return environments.peer(folder, environments.PINS / f"{self.environment}.txt")
+            return environments.environment(folder, environments.PINS / f"{self.environment}.txt")
         if found := environments.there(folder):
             return found
         if self.bundled:

@@ -64,7 +64,7 @@ def interpreter_of(library: Library, root: Path) -> Path:
     """Return the interpreter of the environment of a library."""
     if library.pins is None:
         return Path(sys.executable)
-    return environments.peer(root / f"ergonomics-{library.pins.stem}", library.pins)
+    return environments.environment(root / f"ergonomics-{library.pins.stem}", library.pins)
 
 
 def versions_of(interpreter: Path, packages: tuple[str, ...]) -> dict[str, str]:
