@@ -26,7 +26,7 @@ from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
 from tests import endings_table
 from tests.benchmarks import aims, listing
-from tests.benchmarks.peers.ergonomics.table import concepts
+from tests.benchmarks.peers.ergonomics.table import concepts, small_programs
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.benchmarks.peers.team.table import table as team
@@ -188,6 +188,7 @@ PLACES = (
     Place("tests/benchmarks/README.md", "aims", "", aims.table),
     Place("orchestrator/console/README.md", "listing", "", listing.table),
     Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
+    Place(ERGONOMICS_GUIDE, "small-programs", "", small_programs),
     Place(ERGONOMICS_GUIDE, "concepts", "", concepts),
     Place(TEAM_GUIDE, "team", "", team),
     *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.benchmarks.peers.ergonomics import run, trial
-from tests.benchmarks.peers.ergonomics.measure import count
+from tests.benchmarks.peers.ergonomics import run, table, trial
+from tests.benchmarks.peers.ergonomics.measure import count, count_text
 from tests.benchmarks.peers.ergonomics.run import PROGRAMS
+from tests.contract.test_guides import of_language
 from tests.derived import ERGONOMICS_GUIDE, HINT, PLACES, ROOT
 
 
@@ -31,7 +33,7 @@ def test_our_program_is_the_shortest_with_the_fewest_concepts_and_nothing_to_sto
 
 def test_the_tables_of_the_page_are_those_of_the_programs() -> None:
     places = [place for place in PLACES if place.file == ERGONOMICS_GUIDE]
-    assert len(places) == 2
+    assert len(places) == 3
     text = (ROOT / ERGONOMICS_GUIDE).read_text(encoding="utf-8")
     for place in places:
         assert place.filled(text) == text, HINT
@@ -63,6 +65,15 @@ def test_every_package_of_a_program_is_pinned_exactly() -> None:
     for library in run.LIBRARIES:
         lines = library.pins.read_text(encoding="utf-8").splitlines() if library.pins else ["#", "x==1"]
         assert all("==" in line for line in lines[1:])
+
+
+def test_each_program_of_the_pages_for_newcomers_stands_beside_ours() -> None:
+    titles = re.findall(r"^\| \[(.+?)\]", table.small_programs(), re.MULTILINE)
+    assert sorted(titles) == sorted(
+        one.heading
+        for one in of_language("python")
+        if one.topic.startswith("from-") and one.heading != "Here"
+    )
 
 
 def test_names_attributes_options_and_strings_of_the_library_are_counted_once(tmp_path: Path) -> None:
@@ -121,6 +132,18 @@ def test_an_attribute_that_the_task_defines_is_no_concept_of_the_library(tmp_pat
     )
     (tmp_path / "task.py").write_text("class Shop:\n    def price(self): ...\n")
     assert count(program).members == ("close", "shop")
+
+
+def test_an_attribute_that_the_program_defines_is_no_concept_of_the_library() -> None:
+    found = count_text(
+        "from library import run\n\n\nclass Order:\n    paid: int\n\n\nprint(run().paid, run().ended)\n"
+    )
+    assert found.members == ("ended",)
+
+
+def test_a_program_without_a_docstring_is_counted_from_its_first_line() -> None:
+    found = count_text("from library import run\n\nrun()\n")
+    assert (found.lines, found.statements) == (2, 2)
 
 
 def _program(folder: Path, text: str) -> Path:

@@ -54,15 +54,20 @@ class Count:
 
 
 def count(program: Path) -> Count:
-    """Return the figures of a program."""
-    text = program.read_text(encoding="utf-8")
+    """Return the figures of a program in a file."""
+    task = (program.parents[1] / "task.py").read_text(encoding="utf-8")
+    return count_text(program.read_text(encoding="utf-8"), task)
+
+
+def count_text(text: str, task: str = "") -> Count:
+    """Return the figures of a program, given its text and that of its task."""
     tree = ast.parse(text)
-    task = ast.parse((program.parents[1] / "task.py").read_text(encoding="utf-8"))
-    found = _Reader(tree, frozenset(_defined(task)))
+    found = _Reader(tree, frozenset(_defined(ast.parse(task))))
     found.read()
     return Count(
         lines=_lines(text, tree),
-        statements=sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) - 1,
+        statements=sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+        - (ast.get_docstring(tree) is not None),
         names=tuple(sorted(found.names)),
         members=tuple(sorted(found.members)),
         options=tuple(sorted(found.options)),
@@ -72,13 +77,15 @@ def count(program: Path) -> Count:
 
 
 def _lines(text: str, tree: ast.Module) -> int:
-    doc = tree.body[0]
     tokens = tokenize.generate_tokens(StringIO(text).readline)
     lines: set[int] = set()
     for token in tokens:
         if token.type not in _NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - set(range(doc.lineno, (doc.end_lineno or doc.lineno) + 1)))
+    if ast.get_docstring(tree) is not None:
+        doc = tree.body[0]
+        lines.difference_update(range(doc.lineno, (doc.end_lineno or doc.lineno) + 1))
+    return len(lines)
 
 
 def _simple_statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -179,7 +186,7 @@ class _Reader:
             case ast.Name(id=name):
                 return name in self.theirs
             case ast.Attribute(value=base, attr=name):
-                return name not in self.shared and self._is_theirs(base)
+                return name not in self.shared | self.own and self._is_theirs(base)
             case ast.Call(func=base) | ast.Subscript(value=base) | ast.Await(value=base):
                 return self._is_theirs(base)
         return False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests.benchmarks.peers.ergonomics.measure import Count, count
+from orchestrator.cli.docs import GUIDES
+from tests.benchmarks.peers.ergonomics.measure import Count, count, count_text
 from tests.benchmarks.peers.ergonomics.run import LIBRARIES, PROGRAMS, results
 from tests.benchmarks.peers.ergonomics.trial import PLACES
 
@@ -42,3 +45,27 @@ def concepts() -> str:
         listed = "; ".join(", ".join(f"`{one}`" for one in group) for group in groups if group)
         lines.append(f"- {library.title}: {listed}\n")
     return "".join(lines)
+
+
+ROOT = Path(__file__).resolve().parents[4]
+_PROGRAM = re.compile(r"^## ([^\n]+)\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def small_programs() -> str:
+    """Return the figures of both programs of each page "Coming from …"."""
+    rows = [["program", "lines", "lines, ours", "concepts", "concepts, ours"], ["-"] * 5]
+    for title, theirs, ours in _pairs():
+        figures = (theirs.lines, ours.lines, theirs.concepts, ours.concepts)
+        rows.append([title, *map(str, figures)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _pairs() -> Iterator[tuple[str, Count, Count]]:
+    """Yield each program of another library as a link, with its figures and those of our program on its page."""
+    for guide in GUIDES:
+        if guide.topic.startswith("from-"):
+            text = (ROOT / guide.path).read_text(encoding="utf-8")
+            counts = {heading: count_text(program) for heading, program in _PROGRAM.findall(text)}
+            ours = counts.pop("Here")
+            for heading, theirs in counts.items():
+                yield f"[{heading}](../../../../{guide.path})", theirs, ours
