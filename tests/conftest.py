@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests.bytecode import import_a_share, rewrite_fewer_asserts
@@ -172,6 +173,22 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     """Three workers for two cores: much of the suite waits for processes, disks, servers and Prometheus."""
     return (3 * (os.cpu_count() or 1) + 1) // 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Send one message from a worker of xdist for a test that passes: its start, set-up and teardown say no more.
+
+    The six messages of xdist cost as much time as the rest of what pytest does for a small test.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    all_passed = all(report.passed for report in reports)
+    for report in reports:
+        if not all_passed or report.when == "call" or report.user_properties:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 # ---- coroutine tests ----
