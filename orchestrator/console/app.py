@@ -262,7 +262,12 @@ def _routes(console: Console) -> list[Route | Mount]:
         get("/health", health_page.health),
         get("/compare", runs_page.compare),
         get("/backtest", backtest_page.backtest),
+        get("/{path:path}", _no_page),
     ]
+
+
+async def _no_page(_: Console, request: Request, __: Actor) -> Response:
+    raise PageFault(404, f"The console has no page {request.path_params['path']!r}. Choose one above.")
 
 
 # ---- around each page ----

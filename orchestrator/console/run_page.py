@@ -29,6 +29,7 @@ from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
+from orchestrator.machines.team.model import TEAM_GRAPH
 from orchestrator.machines.timeline import Lane, Timeline
 from orchestrator.runtime.evaluation.case_file import cases_text, recorded_case
 from orchestrator.runtime.runs.listing import GuardHistory, guard_histories
@@ -609,7 +610,9 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     elif until is None and turns is not None:
         until = turns.last
     transcript = view.transcript(until, opened, content=content)
-    reads = ModelInput.of(story, await _offered(console, records), content=content)
+    # The definition of a team has its members, not tools: their models read the tools, in the runs of its segments.
+    offered = [] if head.graph == TEAM_GRAPH else await _offered(console, records)
+    reads = ModelInput.of(story, offered, content=content)
     return await console.page(
         request,
         actor,

@@ -148,6 +148,30 @@ async def test_an_empty_journal_says_how_to_start_a_run(runs: Runs) -> None:
     assert "No run waits for a person." in (await client.get("/inbox")).text
 
 
+async def test_a_page_without_anything_to_show_says_so(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = await operator(runs)
+    for page, text in (
+        ("/?q=nothing", "No run matches"),
+        ("/inbox?agent=nobody", "No run matches"),
+        ("/agents?tag=team%3Dnone", "No agent has started a run with this tag in this window."),
+        ("/machines?machine=llm_loop&tag=team%3Dnone", "No state of these runs has been left."),
+        ("/several?kind=cancel&run=first", "No run to cancel"),
+        (f"/answers?kind=approve&run={ASKS}", "No call to approve"),
+    ):
+        assert text in (await client.get(page)).text, page
+    assert "Backtest these runs" not in (await client.get("/?q=nothing")).text
+
+
+async def test_an_unknown_address_is_a_page_with_the_way_back(runs: Runs) -> None:
+    client = await operator(runs)
+    answer = await client.get("/run/first")
+    assert (answer.status, "The console has no page" in answer.text) == (404, True)
+    assert '<a class="link" href="/">Runs</a>' in answer.text
+    stranger = Client(console_app(runs, token=TOKEN))
+    assert (await stranger.get("/run/first")).headers["location"] == "/sign-in"
+
+
 async def test_new_rows_keep_the_order_of_a_page_and_count_newer_runs(
     journal: MemoryJournal, runs: Runs
 ) -> None:
@@ -739,6 +763,15 @@ async def test_a_run_whose_schemas_are_not_in_the_journal_shows_the_names_of_its
         True,
         True,
     )
+
+
+async def test_the_members_of_a_team_are_not_shown_as_its_tools(journal: MemoryJournal, runs: Runs) -> None:
+    billing = agent(None, said(text="Paid."), name="billing")
+    triage = agent(journal, said(call("transfer_to_billing")), name="triage", handoffs=[billing])
+    await triage.run("Is it paid?", run_id="p1")
+    client = Client(readable(runs))
+    assert 'id="reads"' not in (await client.get("/runs/p1")).text
+    assert '<b class="mono">look</b>' in (await client.get("/runs/p1:s1")).text
 
 
 async def test_many_long_schemas_stay_within_the_size_of_a_page(journal: MemoryJournal, runs: Runs) -> None:
