@@ -228,7 +228,10 @@ def test_four_characters_that_only_one_run_begins_with_are_enough(
 BAD = [
     (("list", "--status", "dead"), "unknown status 'dead'; known: open, parked, ended"),
     (("list", "--limit", "-1"), "limit is -1; it must be 0 (all) or more"),
-    (("events", "run-one", "--since", "-1"), "since is -1; it must be the number of a record, 0 or more"),
+    (
+        ("events", "run-one", "--since", "-1"),
+        "since is -1; it must be the number of a record, 0 or more, or RUN=NUMBER with --tree",
+    ),
     (("prune",), "nothing was removed: say which runs with --older-than 30d or --keep-last 100, or both"),
     (("prune", "--yes"), "nothing was removed: say which runs"),
     (("prune", "--older-than", "soon", "--yes"), "'soon' is no duration; one is a number and s, m, h or d"),

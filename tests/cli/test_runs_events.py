@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Agent, tool
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, write_records
+from orchestrator.providers.scripted import FunctionLLM, call
+from orchestrator.runtime.runs.runs import Runs
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
 from tests.ending import rest
 
@@ -117,3 +120,118 @@ def test_following_into_a_file_is_not_ended_by_it(start: Start, folder: Path) ->
     with Path("out").open("wb") as out:
         assert start("runs", "events", "run-1", "--follow", *AT, stdout=out).wait(timeout=60) == 0
     assert "completed (none)" in Path("out").read_text()
+
+
+# ---- the tree ----
+
+TREE = ("p", "p:1:0", "p:1:0:1:0")
+
+
+@tool(effect="irreversible", approval=True)
+def pay(to: str) -> str:
+    """Pay."""
+    return f"paid {to}"
+
+
+def front(journal: SqliteJournal) -> Agent[Any, Any]:
+    """An agent whose child run has a child run that asks before it pays."""
+
+    def once(name: str, **arguments: str) -> FunctionLLM:
+        return FunctionLLM(
+            lambda request: "done" if request.messages[-1].role == "tool" else call(name, **arguments)
+        )
+
+    payer = Agent(once("pay", to=SECRET), name="payer", tools=[pay], observers=())
+    billing = Agent(
+        once("payer", task="pay"), name="billing", tools=[payer.as_tool("payer", "Pay.")], observers=()
+    )
+    tools = [billing.as_tool("bill", "Bill.")]
+    return Agent(once("bill", task="bill"), name="front", tools=tools, journal=journal, observers=())
+
+
+@pytest.fixture
+def waiting(folder: Path) -> None:
+    """Leave the run `p`, whose grandchild asks."""
+
+    async def leave() -> None:
+        async with SqliteJournal(folder / JOURNAL) as journal:
+            await front(journal).run("go", run_id="p", wait="never")
+
+    asyncio.run(leave())
+
+
+@pytest.mark.usefixtures("waiting")
+def test_the_records_of_a_tree_are_printed_with_their_runs(cli: Cli, lines: Callable[[str], Any]) -> None:
+    found = lines(cli("runs", "events", "p", "--tree", "--json", *AT).out)
+    assert SECRET not in json.dumps(found)
+    for name in TREE:
+        alone = lines(cli("runs", "events", name, "--json", *AT).out)
+        assert [{"run_id": name} | one for one in alone] == [one for one in found if one["run_id"] == name]
+    assert {one["run_id"] for one in found} == set(TREE)
+    printed = cli("runs", "events", "p", "--tree", *AT).out.splitlines()
+    assert [line.split()[:2] for line in printed] == [[one["run_id"], str(one["seq"])] for one in found]
+    assert len({line.index(" created ") for line in printed if " created " in line}) == 1, "in columns"
+    whole = cli("runs", "events", "p", "--tree", "--content", *AT).out
+    assert any(line.startswith("p:1:0:1:0 ") and SECRET in line for line in whole.splitlines())
+    below = lines(cli("runs", "events", "p:1:0", "--tree", "--json", *AT).out)
+    assert {one["run_id"] for one in below} == set(TREE[1:])
+
+
+def test_the_records_of_a_tree_are_printed_in_the_order_of_time(
+    cli: Cli, folder: Path, lines: Callable[[str], Any]
+) -> None:
+    at = {"p": 1_000.0, "p:1:0": 1_000.5}
+    below = Tape("p:1:0", began=at["p:1:0"], parent_run_id="p").begin().completes()
+    record(Tape("p", began=at["p"]).begin().completes(), below)
+    found = lines(cli("runs", "events", "p", "--tree", "--json", *AT).out)
+    for one in found:  # a record without a time comes after the one before it in its run
+        at[one["run_id"]] = one["at"] = one["body"].get("at", at[one["run_id"]])
+    assert [one["at"] for one in found] == sorted(one["at"] for one in found)
+    order = "".join("c" if one["run_id"] == "p:1:0" else "p" for one in found)
+    assert "pc" in order, order
+    assert "cp" in order, order
+
+
+@pytest.mark.usefixtures("waiting")
+def test_the_records_of_a_tree_are_continued_at_a_number_of_each_run(
+    cli: Cli, lines: Callable[[str], Any]
+) -> None:
+    since = ("--since", "5", "--since", "p:1:0=7", "--since", "p:1:0:1:0=999")
+    found = lines(cli("runs", "events", "p", "--tree", "--json", *since, *AT).out)
+    assert min(one["seq"] for one in found if one["run_id"] == "p") == 5
+    assert min(one["seq"] for one in found if one["run_id"] == "p:1:0") == 7
+    assert {one["run_id"] for one in found} == {"p", "p:1:0"}
+    for wrong, why in (
+        (
+            "p:1:0=x",
+            "since is p:1:0=x; it must be the number of a record, 0 or more, or RUN=NUMBER with --tree",
+        ),
+        ("nothing=1", "no run 'nothing'"),
+    ):
+        refused = cli("runs", "events", "p", "--tree", "--since", wrong, *AT)
+        assert refused.code == 2
+        assert why in refused.err
+    refused = cli("runs", "events", "p", "--since", "p:1:0=3", *AT)
+    assert refused.code == 2
+    assert "since is p:1:0=3; a number without a run is allowed, or add --tree" in refused.err
+
+
+@pytest.mark.usefixtures("waiting")
+def test_following_a_tree_shows_the_child_runs_until_the_run_at_the_top_ends(
+    start: Start, folder: Path
+) -> None:
+    async def scenario() -> tuple[str, str, int]:
+        running = start("runs", "events", "p", "--tree", "--follow", "--since", "999", *AT)
+        await asyncio.to_thread(read_until, running, "asked")
+        async with SqliteJournal(folder / JOURNAL) as journal:
+            runs = Runs(journal)
+            (question,) = await runs.pending("p")
+            await runs.approve(question.run_id, digest=question.digest)
+            await front(journal).resume("p")
+        out, err = await asyncio.to_thread(rest, running)
+        return out, err, running.returncode
+
+    out, err, code = asyncio.run(scenario())
+    ended = [line.split()[0] for line in out.splitlines() if " ended " in line]
+    assert (sorted(ended), code) == (["p:1:0", "p:1:0:1:0"], 0)
+    assert "the run has no owner" in err

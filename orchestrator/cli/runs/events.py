@@ -1,10 +1,11 @@
-"""`orchestrator runs events`: the records of a run as lines."""
+"""`orchestrator runs events`: the records of a run, or of its tree, as lines."""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,9 +21,10 @@ from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.spread import spread
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import parted
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.attempt import ATTEMPTS
 from orchestrator.llm.message import Usage
+from orchestrator.runtime.service.descendant import descendants
 from orchestrator_guards.evaluation import GUARDS, read_row
 from orchestrator_guards.money import amount
 
@@ -40,7 +42,17 @@ class EventsOptions(given.JournalOptions):
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new records until the run ends, or Ctrl-C.")
     ] = False
-    since: Annotated[int, typer.Option(metavar="N", help="Records from this number on.")] = 0
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Print the records of its child runs, at any depth, too.")
+    ] = False
+    since: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[RUN=]N",
+            help="Records from this number on; with --tree RUN=N for a child run, repeatable.",
+            show_default=False,
+        ),
+    ] = None
     content: given.WithContent = False
 
 
@@ -48,41 +60,92 @@ class EventsOptions(given.JournalOptions):
 def events(options: EventsOptions) -> int:
     """Print the records of a run, one a line.
 
-    Messages, arguments, results and texts are printed with --content only.
+    Messages, arguments, results and texts are printed with --content only. With --tree each line starts with the id
+    of its run, and what is printed at once is in the order of time.
     """
-    if options.since < 0:
-        raise ConfigError(f"since is {options.since}; it must be the number of a record, 0 or more")
+    since = [_start(text, options) for text in options.since or ()]
 
     async def work(store: OpenStore) -> int:
         head = await store.run(options.run)
-        seen = await _print_since(store, head.run_id, options.since, options)
-        return await _follow(store, head.run_id, seen, options) if options.follow else Exit.COMPLETED
+        starts = {(await store.run(name)).run_id if name else head.run_id: number for name, number in since}
+        printer = RecordPrinter(store, head.run_id, starts, options)
+        await printer.print_new()
+        return await _follow(store, printer) if options.follow else Exit.COMPLETED
 
     return at_journal(options.journal, work, only_reads=True)
 
 
-async def _print_since(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
-    """Print the records from a number on; return the number of the next one."""
-    for record in await store.journal.load(run_id, since):
-        if options.json:
-            say_json(as_json(record, content=options.content))
-        else:
-            for text in lines(record, content=options.content):
-                say(text)
-        since = record.seq + 1
-    return since
+def _start(text: str, options: EventsOptions) -> tuple[str, int]:
+    """Return the run, "" for the one at the top, and the number of the first record that is printed."""
+    name, _, number = text.rpartition("=")
+    if not number.isdecimal():
+        raise ConfigError(
+            f"since is {text}; it must be the number of a record, 0 or more, or RUN=NUMBER with --tree"
+        )
+    if name and not options.tree:
+        raise ConfigError(f"since is {text}; a number without a run is allowed, or add --tree")
+    return name, int(number)
 
 
-async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
+class RecordPrinter:
+    """Prints the records of a run, and with --tree of its descendants, each once."""
+
+    def __init__(self, store: OpenStore, run_id: str, starts: dict[str, int], options: EventsOptions) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._options = options
+        self._next = starts
+        """Run -> number of the record that is printed next."""
+        self._version = ""
+        """Of the journal when the descendants were read."""
+
+    def has_ended(self, root: RunHead) -> bool:
+        """Return whether the run at the top has ended and all its records were printed."""
+        return root.status == "ended" and root.seq < self._next.get(root.run_id, 0)
+
+    async def print_new(self) -> RunHead:
+        """Print the records that are new; return the head of the run at the top."""
+        journal = self._store.journal
+        heads = [root := await journal.head(self._run_id)]
+        if self._options.tree and (version := await journal.version()) != self._version:
+            self._version = version
+            heads += [head async for head, _ in descendants(journal, root, ended=True)]
+        found = []
+        for head in heads:
+            if head.seq >= (since := self._next.get(head.run_id, 0)):
+                found.append((head.run_id, records := await journal.load(head.run_id, since)))
+                self._next[head.run_id] = records[-1].seq + 1
+        width = max(len(shown(head.run_id)) for head in heads)
+        for _, run_id, record in heapq.merge(*(_timed(*each) for each in found), key=lambda timed: timed[0]):
+            self._print(run_id, record, width)
+        return root
+
+    def _print(self, run_id: str, record: Record, width: int) -> None:
+        tree, content = self._options.tree, self._options.content
+        if self._options.json:
+            say_json(({"run_id": run_id} if tree else {}) | as_json(record, content=content))
+            return
+        for text in lines(record, content=content):
+            say(f"{shown(run_id):<{width}}  {text}" if tree else text)
+
+
+def _timed(run_id: str, records: Sequence[Record]) -> Iterator[tuple[float, str, Record]]:
+    """Yield the records of a run, each with its time; that of the one before if it has none."""
+    last = 0.0
+    for record in records:
+        at = record.body.get("at")
+        last = max(last, float(at)) if isinstance(at, int | float) else last
+        yield last, run_id, record
+
+
+async def _follow(store: OpenStore, printer: RecordPrinter) -> int:
     """Print new records until the run ends, Ctrl-C is pressed, or the reader of the output is gone."""
     stopped = asyncio.Event()
     idle = ""
     with on_signal(stopped.set):
         while not stopped.is_set():
-            head = await store.journal.head(run_id)
-            if head.seq >= since:
-                since = await _print_since(store, run_id, since, options)
-            if head.status == "ended" and head.seq < since:
+            head = await printer.print_new()
+            if printer.has_ended(head):
                 return Exit.COMPLETED
             if reader_is_gone():
                 return Exit.PIPE
