@@ -27,8 +27,8 @@ from orchestrator.examples.service.run_server import PAGES, MakeAgent
 from orchestrator.examples.service.schema import MAX_PROMPT
 from orchestrator.journal.opening import StoredJournal
 from orchestrator.llm.message import Request as ModelRequest
-from orchestrator.providers.scripted import FunctionLLM
-from tests.examples.service_client import TOKENS, Client, Stream
+from orchestrator.providers.scripted import FunctionLLM, call
+from tests.examples.service_client import TOKENS, Client, Stream, read
 
 
 class HeldModel:
@@ -182,6 +182,44 @@ def test_a_client_that_has_all_events_is_told_not_to_come_back(client: Client) -
     assert (again.status_code, again.content) == (204, b"")
 
 
+def with_child(journal: StoredJournal, observers: list[Observer]) -> Agent:
+    """An agent whose child run does the work of the agent of the service."""
+    below = Agent(FunctionLLM(scripted), tools=[find_order, refund], name="refunds", observers=observers)
+
+    def ask(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return last.text if last.role == "tool" else call("refunds", task=last.text)
+
+    tools = [below.as_tool("refunds", "Refund.")]
+    return Agent(FunctionLLM(ask), tools=tools, journal=journal, observers=observers, name="support")
+
+
+def test_the_events_of_a_run_and_of_its_child_runs_are_streamed_and_continued_anywhere(
+    tmp_path: Path,
+) -> None:
+    path = "/runs/top/tree/events"
+    with served(tmp_path, with_child) as client:
+        client.post("/runs", prompt="Refund order 7.", run_id="top")
+        with client.http() as http, http.stream("GET", path) as response:
+            events = read(response)
+            asked = next(event for event in events if event.name == "QuestionAsked")
+            assert asked.data["run_id"] == "top:1:0"
+            client.post("/runs/top/approve", digest=asked.data["digest"])
+            ended = [event.data["run_id"] for event in events if event.name == "RunFinished"]
+        assert sorted(ended) == ["top", "top:1:0"]
+        with client.http() as http, http.stream("GET", path) as response:
+            found = list(read(response))
+        for run_id in ("top", "top:1:0"):
+            with client.http() as http, http.stream("GET", f"/runs/{run_id}/events") as response:
+                alone = [(one.name, one.data) for one in read(response)]
+            assert [(one.name, one.data) for one in found if one.data["run_id"] == run_id] == alone
+        for place, one in enumerate(found):
+            headers = {"Last-Event-ID": one.id or ""}
+            with client.http() as http, http.stream("GET", path, headers=headers) as response:
+                assert response.status_code == (200 if found[place + 1 :] else 204)
+                assert list(read(response)) == found[place + 1 :]
+
+
 def test_the_text_of_a_model_arrives_piece_by_piece_from_the_first_request_on(tmp_path: Path) -> None:
     llm = StreamingModel()
 
@@ -239,6 +277,15 @@ def test_runs_are_listed_in_pages_by_conditions(tmp_path: Path) -> None:
 BAD: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/runs/nope", None, 404, "there is no run 'nope'"),
     ("GET", "/runs/nope/events", None, 404, "there is no run 'nope'"),
+    ("GET", "/runs/nope/tree/events", None, 404, "there is no run 'nope'"),
+    (
+        "GET",
+        '/runs/asks/tree/events?after={"asks":"x"}',
+        None,
+        422,
+        "must be the id of an event of this stream",
+    ),
+    ("GET", "/runs/asks/tree/events?after=7", None, 422, "must be the id of an event of this stream"),
     ("GET", "/runs/nope/questions", None, 404, "there is no run 'nope'"),
     ("GET", "/runs/nope/result", None, 404, "there is no run 'nope'"),
     ("POST", "/runs/nope/approve", {"digest": "0" * 64}, 404, "there is no run 'nope'"),
@@ -378,7 +425,7 @@ def test_the_pages_for_operators_are_served_and_the_debug_pages_are_not(client: 
 
 def test_the_routes_are_documented(client: Client) -> None:
     schema = client.get("/openapi.json")
-    assert len(schema["paths"]) == 9
+    assert len(schema["paths"]) == 10
     assert "`if_exists` is `raise`" in schema["paths"]["/runs"]["post"]["responses"]["409"]["description"]
     field = schema["components"]["schemas"]["StartRequest"]["properties"]["if_exists"]
     assert field["enum"] == ["raise", "resume", "return"]

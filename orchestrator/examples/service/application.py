@@ -11,14 +11,17 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated, Any, TypeAlias
 
+import orjson
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.events import RunEvent
 from orchestrator.examples.service.agent import support
 from orchestrator.examples.service.run_server import PAGES, ActorHook, MakeAgent, RunServer
 from orchestrator.examples.service.schema import (
@@ -42,6 +45,8 @@ from orchestrator.web.status import status_of
 RETRY = 1_000
 """Milliseconds after which a client reconnects to a stream that ended before its run."""
 EVENT_ID = r"^\d{1,18}(\.\d{1,18})?$"
+TREE_ID = TypeAdapter(dict[str, Annotated[str, StringConstraints(pattern=EVENT_ID)]])
+"""Run id -> id of its last event, sent as JSON: the events of several runs have no common number."""
 
 
 def known_server(request: Request) -> RunServer:
@@ -125,8 +130,52 @@ async def stream_events(
     yield ServerSentEvent(retry=RETRY)
     async with aclosing(server.events(run_id, after)) as events:
         async for event in events:
-            data = {name: value for name, value in asdict(event).items() if name not in {"seq", "part"}}
-            yield ServerSentEvent(event=type(event).__name__, id=event.id, data=data)
+            yield sent(event, event.id)
+
+
+async def tree_position(
+    run_id: str,
+    server: Server,
+    last_event_id: Annotated[str | None, Header()] = None,
+    after: str | None = None,
+) -> dict[str, str]:
+    """Return the ids of the last events that the client has.
+
+    Raises:
+        RunUnknown: There is no such run.
+        HTTPException: 422 for an id that the stream has not sent; 204, if the client has all events of an ended run
+            and of its child runs.
+    """
+    head = await server.agent.runs.head(run_id)
+    try:
+        last = TREE_ID.validate_json(last_event_id or after or "{}")
+    except ValidationError as error:
+        raise HTTPException(
+            422, "the last event must be the id of an event of this stream, or be left out"
+        ) from error
+    if last and head.status == "ended":
+        async with aclosing(server.agent.runs.tree_events(run_id, after=last)) as rest:
+            if await anext(rest, None) is None:
+                raise HTTPException(204)
+    return last
+
+
+@router.get("/runs/{run_id}/tree/events", response_class=EventSourceResponse)
+async def stream_tree_events(
+    run_id: str, server: Server, after: Annotated[dict[str, str], Depends(tree_position)]
+) -> AsyncIterator[ServerSentEvent]:
+    """Stream the events of a run and of its child runs, at any depth, without the deltas of their models."""
+    yield ServerSentEvent(retry=RETRY)
+    async with aclosing(server.tree_events(run_id, after)) as events:
+        async for event in events:
+            after |= {event.run_id: str(event.id)}
+            yield sent(event, orjson.dumps(after).decode())
+
+
+def sent(event: RunEvent, event_id: str | None) -> ServerSentEvent:
+    """Return an event as it is sent."""
+    data = {name: value for name, value in asdict(event).items() if name not in {"seq", "part"}}
+    return ServerSentEvent(event=type(event).__name__, id=event_id, data=data)
 
 
 @router.get("/runs/{run_id}/questions")

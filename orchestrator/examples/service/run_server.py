@@ -132,9 +132,15 @@ class RunServer:
                     if isinstance(event, RunSuspended) or handle.done():
                         return
 
-    async def events(self, run_id: str, after: str | None) -> AsyncGenerator[RunEvent, None]:
+    def events(self, run_id: str, after: str | None) -> AsyncGenerator[RunEvent, None]:
         """Yield the events of a run until it ends or the server stops."""
-        following = self.agent.runs.events(run_id, after=after, follow=True)
+        return self._until_stop(self.agent.runs.events(run_id, after=after, follow=True))
+
+    def tree_events(self, run_id: str, after: Mapping[str, str]) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events of a run and of its descendants until it ends or the server stops."""
+        return self._until_stop(self.agent.runs.tree_events(run_id, after=after, follow=True))
+
+    async def _until_stop(self, following: AsyncGenerator[RunEvent, None]) -> AsyncGenerator[RunEvent, None]:
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
             while True:
