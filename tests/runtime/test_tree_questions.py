@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from orchestrator.branches import ALL, Branch, Fan, Workflow
 from orchestrator.engines.local_engine import LocalEngine
@@ -20,6 +22,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import RunCompleted
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
@@ -31,12 +34,15 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.notification import Notice, OpenNotices
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage
+from orchestrator.runtime.ralph.prompt_agent import PromptAgent
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.runs.listing import path_to_root
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.descendant import open_ancestors
+from orchestrator.telemetry import Metrics
 from orchestrator.tools.spec import tool
 from tests.runtime.branches.machine import Hooks, SpreadContext, spread
-from tests.runtime.stage import NO_WAIT
+from tests.runtime.stage import NO_WAIT, Facts
 
 Open = Callable[[], Any]
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}
@@ -488,6 +494,58 @@ async def test_cancelled_branches_end_with_their_child_runs_and_calls(opened: Op
         assert set(ended.values()) == {"cancelled"}
         assert {one.run_id for one in asked} < set(ended)
     assert mine.blasts == {}
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "ralph"])
+async def test_a_cancelled_pipeline_or_ralph_loop_ends_its_child_runs_and_counts_each_once(
+    opened: Open, tmp_path: Path, kind: str
+) -> None:
+    mine = Mine()
+    async with opened() as (journal, other):
+
+        def root(facts: Facts) -> Any:
+            miner = Agent(FunctionLLM(mine._miner), name="miner", tools=[mine._blast], **SILENT)
+            model, tools = FunctionLLM(mine._middle), [miner.as_tool("mine", "Mine.")]
+            options: dict[str, Any] = {"journal": journal, "observers": (facts,)}
+            if kind == "pipeline":
+                return Pipeline(*[PromptStage(model, "Work.", tools=tools)] * 4, name="works", **options)
+            agent = PromptAgent(model, folder=tmp_path, tools=tools)
+            return Ralph(agent, agent, agent, root=tmp_path / "sessions", **options)
+
+        task = asyncio.create_task(root(Facts()).run("go", run_id="p"))
+        (one,) = await pending(Runs(journal), "p")
+        task.cancel()
+        await asyncio.wait((task,))
+        assert set((await ends(journal)).values()) == {"parked"}
+        await journal.post("p", Posted("c", "cancel", {}, "ann"))
+        assert await Runs(other).pending("p") == []
+        facts = Facts()
+        assert (await root(facts).resume("p")).outcome is Outcome.CANCELLED
+        ended = await ends(journal)
+        assert set(ended.values()) == {"cancelled"}
+        assert one.run_id in ended
+        assert len(ended) == 3, "the root, the run of its model, and that of the miner"
+        counted = [(fact.run_id, fact.outcome, fact.reason) for fact in facts.of(RunCompleted)]
+        assert sorted(counted) == [(run_id, "cancelled", "caller") for run_id in sorted(ended)]
+        with contextlib.suppress(RunOver):
+            await root(facts).resume("p")
+        assert len(facts.of(RunCompleted)) == 3
+    assert mine.blasts == {}
+
+
+async def test_the_ends_of_a_cancelled_tree_are_counted(opened: Open) -> None:
+    mine = Mine()
+    async with opened() as (journal, _):
+        await mine.front(journal).run("go", run_id="p", wait="never")
+        await journal.post("p", Posted("c", "cancel", {}, "ann"))
+        metrics = Metrics(registry=(registry := CollectorRegistry()))
+        front = mine.front(journal).replace(observers=(metrics,))
+        assert (await front.resume("p")).outcome is Outcome.CANCELLED
+        name = "orchestrator_runs_completed_total"
+        labels = {"machine": "llm_loop", "outcome": "cancelled", "reason": "caller"}
+        # No run of the other agents began in this process, so their names are not known here.
+        counts = [registry.get_sample_value(name, labels | {"agent": agent}) for agent in ("front", "_other")]
+        assert counts == [1.0, 2.0]
 
 
 async def test_parents_in_a_circle_have_no_root() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ from orchestrator.errors import (
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.fact import RunParked
+from orchestrator.kernel.fact import RunCompleted, RunParked
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead, let_go, write_records
 from orchestrator.kernel.machine import Machine, missing_changes
@@ -331,10 +331,11 @@ class Recovery:
         finally:
             await let_go(self._journal, lease)
 
-    async def end_descendants(self, run_id: str) -> None:
+    async def end_descendants(self, run_id: str) -> AsyncIterator[RunCompleted]:
         """End as cancelled what a run that has ended after its resumption left open: nothing resumes it any more.
 
-        Their agents may be unknown here, so no hook is called and no call is undone. A descendant with another living
+        Each one that ended here is yielded, to be published. Their agents may be unknown here, so no hook is called, no
+        call is undone, and the totals of their graphs are left out. A descendant with another living
         owner gets the request to stop instead; one with programs that only a person can check is parked.
 
         Raises RunUnknown, Corrupt, StoreDown.
@@ -350,21 +351,38 @@ class Recovery:
             stop = Posted(f"cancel {run_id}", "cancel", {"why": why}, f"run {run_id}", self._now())
             await self._journal.post(head.run_id, stop)
             with contextlib.suppress(Held, Fenced, RunUnknown, program.ProgramsUnknown):
-                await self._end(head.run_id, stop)
+                if (ended := await self._end(head, stop)) is not None:
+                    yield ended
 
-    async def _end(self, run_id: str, stop: Posted) -> None:
-        """Claim a run and end it as cancelled. Raises Held, Fenced, RunUnknown, ProgramsUnknown, Corrupt, StoreDown."""
-        lease = await self._journal.claim(run_id, self._owner)
+    async def _end(self, head: RunHead, stop: Posted) -> RunCompleted | None:
+        """Claim a run and end it as cancelled; None if it has ended meanwhile.
+
+        Raises Held, Fenced, RunUnknown, ProgramsUnknown, Corrupt, StoreDown.
+        """
+        lease = await self._journal.claim(head.run_id, self._owner)
         try:
-            stored, _ = await self.read(run_id)
+            stored, _ = await self.read(head.run_id)
             if stored.ended is not None:
-                return
+                return None
             await self._end_programs(stored, lease, again=False)
             number = max((one.number for one in await stored.unread(self._journal)), default=stored.inbox)
             control = {"id": stop.id, "kind": stop.kind, "by": stop.by, "why": stop.body["why"]}
-            control |= {"number": number, "at": self._now()}
-            ended = {"outcome": "cancelled", "reason": "caller", "at": self._now(), "t": stored.elapsed}
-            await write_records(self._journal, lease, Draft("control", control), Draft("ended", ended))
+            end = RunCompleted(
+                head.graph,
+                head.run_id,
+                stored.state,
+                "cancelled",
+                "caller",
+                self._now(),
+                stored.elapsed,
+                stored.seq,
+                int(stored.context.get("iteration", 0)),
+                agent=head.agent,
+            )
+            control |= {"number": number, "at": end.at}
+            body = {"outcome": end.outcome, "reason": end.reason, "at": end.at, "t": end.seconds}
+            await write_records(self._journal, lease, Draft("control", control), Draft("ended", body))
+            return end
         finally:
             await let_go(self._journal, lease)
 

@@ -372,7 +372,8 @@ class RunService(Generic[R]):
         if self.kind.complete is not None:
             result = await self.kind.complete(run, result)
         try:
-            await self.recovery.end_descendants(run.run_id)
+            async for ended in self.recovery.end_descendants(run.run_id):
+                self.driver.publish(ended)
         except JournalError as error:
             _LOG.warning("run %r: its open child runs could not be ended: %s", run.run_id, error)
         return result
