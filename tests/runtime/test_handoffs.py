@@ -427,10 +427,10 @@ TIMES = {
     "within all": TimeCase(4, 0, 4, 10, 8, ("completed", "billing", 8), ["handed_over", "none"]),
     "the run's, in the first segment": TimeCase(12, 0, 1, 10, 0, ("budget_exceeded", "triage", 10), ["time"]),
     "the run's, in the second": TimeCase(
-        4, 0, 20, 10, 0, ("budget_exceeded", "billing", 10), ["handed_over", "caller"]
+        4, 0, 20, 10, 0, ("budget_exceeded", "billing", 10), ["handed_over", "time"]
     ),
     "the run's, before the member's own": TimeCase(
-        4, 0, 20, 10, 8, ("budget_exceeded", "billing", 10), ["handed_over", "caller"]
+        4, 0, 20, 10, 8, ("budget_exceeded", "billing", 10), ["handed_over", "time"]
     ),
     "the member's own": TimeCase(
         4, 0, 20, 100, 5, ("budget_exceeded", "billing", 9), ["handed_over", "time"]
@@ -439,7 +439,7 @@ TIMES = {
         9, 0, 20, 0, 4, ("budget_exceeded", "billing", 13), ["handed_over", "time"]
     ),
     "the run's, between both": TimeCase(
-        4, 7, 1, 10, 0, ("budget_exceeded", "billing", 11), ["handed_over", "caller"]
+        4, 7, 1, 10, 0, ("budget_exceeded", "billing", 11), ["handed_over", "time"]
     ),
 }
 

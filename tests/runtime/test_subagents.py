@@ -294,7 +294,28 @@ async def test_the_end_of_the_parents_time_ends_the_child() -> None:
     await clock.advance(11)
     result = await running
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")
-    assert (await journal.head("p:1:0")).status == "ended"
+    child = await journal.head("p:1:0")
+    assert (child.outcome, child.reason) == ("budget_exceeded", "time")
+
+
+async def test_the_end_of_the_parents_time_ends_a_child_that_waits_for_a_person_beside_a_working_one() -> (
+    None
+):
+    slow, clock, journal = Slow(), FakeClock(), MemoryJournal()
+    tools = [slow.agent.as_tool("work", "Work."), careful(call("blow")).as_tool("dig", "Dig.")]
+    calls = [call("work", task="a"), call("dig", task="b")]
+    model = FunctionLLM(lambda request: calls)
+    options = with_runtime(journal=journal, clock=clock, limits=Limits(max_seconds=10), **SILENT)
+    parent = Agent(model, tools=tools, **options)
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await slow.asked.wait()
+    await asked_about(parent, "p:1:1")
+    await clock.advance(11)
+    result = await running
+    assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")
+    ended = [(head.outcome, head.reason) async for head in journal.runs(parent_run_id="p")]
+    assert ended == [("budget_exceeded", "time")] * 2
+    assert await parent.runs.pending("p:1:1") == []
 
 
 async def test_a_child_that_somebody_cancels_is_an_error_and_the_parent_goes_on() -> None:

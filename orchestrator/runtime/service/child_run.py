@@ -9,7 +9,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from orchestrator.errors import CancelRequested
+from orchestrator.errors import CancelRequested, DeadlineExceeded
 from orchestrator.kernel.cancellation import grace_for_children
 from orchestrator.kernel.clock import running_loop
 from orchestrator.kernel.fact import Fact, RunParked, RunStarted
@@ -193,24 +193,33 @@ class ChildRunGuard:
     def __init__(self, parent: str) -> None:
         self._parent = parent
         self._run: Run[Any, Any] | None = None
-        self._signal: Signal | None = None
+        self._stop: Callable[[Run[Any, Any]], object] | None = None
 
     def claim_child(self, run: Run[Any, Any]) -> None:
-        """Set the child run; it gets at once a signal that came before."""
+        """Set the child run; it is stopped at once if it should have been before."""
         self._run = run
-        if self._signal is not None:
-            run.mailbox.post(self._signal)
+        if self._stop is not None:
+            self._stop(run)
 
     def stop(self, cause: Exception | None, why: str = "the call was abandoned") -> None:
-        """Cancel the child run, now or as soon as it exists, because its parent was stopped; else `why`."""
-        if self._signal is not None:
+        """Stop the child run, now or as soon as it exists, because its parent was stopped; else `why`.
+
+        It ends as its parent does: by the deadline, or cancelled.
+        """
+        if self._stop is not None:
             return
-        shutdown = isinstance(cause, CancelRequested) and cause.reason == "shutdown"
-        why = why if cause is None else f"its parent run was stopped: {cause}"
-        by = "shutdown" if shutdown else f"run {self._parent}"
-        self._signal = Signal(kind="cancel", id=secrets.token_hex(8), by=by, why=why)
+        if isinstance(cause, DeadlineExceeded):
+            late = DeadlineExceeded(cause.seconds)
+            late.args = (f"a run above it lasted longer than its limit of {cause.seconds:g} s",)
+            self._stop = lambda run: run.stop(late)
+        else:
+            shutdown = isinstance(cause, CancelRequested) and cause.reason == "shutdown"
+            why = why if cause is None else f"its parent run was stopped: {cause}"
+            by = "shutdown" if shutdown else f"run {self._parent}"
+            signal = Signal(kind="cancel", id=secrets.token_hex(8), by=by, why=why)
+            self._stop = lambda run: run.mailbox.post(signal)
         if self._run is not None:
-            self._run.mailbox.post(self._signal)
+            self._stop(self._run)
 
 
 async def child_result(work: asyncio.Future[T], guard: ChildRunGuard, parent: RunScope) -> T:
