@@ -67,24 +67,36 @@ NEEDLESS = {
 """Command -> modules that it leaves out."""
 
 
-@pytest.mark.parametrize("at", ["option", "variable", "default"])
+PROGRAM = """
+import os, sys
+from orchestrator.cli import main
+
+def run(words):
+    try:
+        main(words)
+    except SystemExit:
+        pass
+
+words = sys.argv[1:]
+run(words)
+run(words if "--help" in words else [*words, "--journal", {journal!r}])
+os.environ["ORCHESTRATOR_JOURNAL"] = {journal!r}
+run(words)
+print("modules", *sys.modules, file=sys.stderr)
+"""
+"""Executes a command with a journal at its usual place, one of an option, and one of a variable."""
+
+
 @pytest.mark.parametrize("command", NEEDLESS)
 def test_a_command_imports_nothing_that_it_does_not_use(
-    command: str, at: str, untrusted: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, untrusted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
         monkeypatch.delenv(name)
-    if at == "variable":
-        monkeypatch.setenv("ORCHESTRATOR_JOURNAL", JOURNAL)
-    path = ".orchestrator/journal.db" if at == "default" else JOURNAL
-    record(Tape("run-1").begin().completes(), path=path)
-    words = [*command.split(), *(AT if at == "option" and "--help" not in command else ())]
-    program = (
-        "import sys; from orchestrator.cli import main\n"
-        f"try: main({words!r})\n"
-        "except SystemExit as end: print('modules', *sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    for path in (".orchestrator/journal.db", JOURNAL):
+        record(Tape("run-1").begin().completes(), path=path)
+    program = [sys.executable, "-c", PROGRAM.format(journal=JOURNAL), *command.split()]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
     loaded = done.stderr.splitlines()[-1].split()
     assert (loaded[0], NEEDLESS[command].intersection(loaded)) == ("modules", set())
 
