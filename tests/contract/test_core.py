@@ -56,6 +56,7 @@ def is_around(name: str) -> bool:
     return any(within(name, part) for part in AROUND)
 
 
+@pytest.mark.check
 def test_the_core_names_what_stands_around_it_in_one_registry_only() -> None:
     known = modules(ROOT)
     named = []
@@ -68,6 +69,7 @@ def test_the_core_names_what_stands_around_it_in_one_registry_only() -> None:
     assert named == [], "take it from orchestrator.around"
 
 
+@pytest.mark.check
 def test_every_part_around_the_core_is_there() -> None:
     known = modules(ROOT)
     assert [part for part in AROUND if part not in known] == []
