@@ -40,6 +40,7 @@ async def test_every_listing_and_page_of_sqlite_is_printed(
     assert len(told) == sum(len(pages.addresses) for pages in listing.PAGES) + 1
 
 
+@pytest.mark.campaign
 async def test_every_listing_and_page_of_postgres_is_printed(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

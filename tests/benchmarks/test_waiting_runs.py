@@ -9,6 +9,8 @@ import pytest
 from tests.benchmarks import evicted_runs, waiting_runs
 
 
+@pytest.mark.campaign
+@pytest.mark.canary("bare")
 @pytest.mark.parametrize("case", waiting_runs.CASES)
 def test_a_waiting_run_keeps_no_more_than_its_limit(case: str) -> None:
     kept = asyncio.run(waiting_runs.measured(case, runs=100))

@@ -36,8 +36,10 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_upgrade_kill.py": "journal/test_upgrade.py upgrades, and interrupts an upgrade, in one process",
     "crash/test_power_files.py": "crash/test_power.py loses power, crash/test_rollback_image.py undoes changes",
     "crash/test_program_kill.py": "runtime/test_program_recovery.py ends programs that survived",
+    "crash/test_rolling_deploy.py": "cli/test_worker.py starts workers, engines/test_versions.py migrates",
     "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
+    "examples/test_coding.py": "examples/test_orders.py has a command of a guide, cli/test_ralph.py a coding loop",
     "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
     "types/test_agents_together_types.py": "types/test_machine_types.py starts mypy",
     "types/test_branch_types.py": "types/test_machine_types.py starts mypy",
@@ -45,6 +47,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "dashboards/test_live_hidden.py": "dashboards/test_rules.py tries its rules, telemetry/test_cost.py its metrics",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
     "engines/test_stubborn_process.py": "cli/test_stop.py ends a process whose code ignores it",
+    "runtime/test_pipeline_properties.py": "runtime/test_pipeline.py takes each edge",
     "runtime/test_coding_agents.py": "npm installs a gigabyte: test_coding_preset.py runs a small program as one",
     "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",
 }

@@ -156,7 +156,6 @@ async def test_every_run_ends_on_a_version_that_fits_while_three_workers_are_rep
     await deploy(database, tmp_path, kind)
 
 
-@pytest.mark.canary
 async def test_a_run_of_the_old_version_waits_visibly_for_a_migration_after_the_last_old_worker(
     database: str, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.contract.test_guides import of_language
 from tests.examples.process import command_of_guide, environment
 
@@ -19,6 +21,7 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.campaign
 def test_the_command_of_the_guide_does_the_tasks_and_commits_each(tmp_path: Path) -> None:
     [shown] = [one.text for one in of_language("text", "streaming") if "task-1: write slug" in one.text]
     command = ["bash", "-e", "-c", command_of_guide("coding")]

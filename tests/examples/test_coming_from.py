@@ -55,7 +55,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
 
 
 @pytest.mark.campaign
-@pytest.mark.canary("from-loop: By hand", "from-loop: Here")
 @pytest.mark.parametrize("block", AGENTS, ids=lambda block: block.place)
 def test_an_agent_answers_and_remembers_the_conversation_in_the_next_process(
     block: Block, server: Loopback, tmp_path: Path

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.examples.process import ROOT, environment
 
 NOTEBOOK = ROOT / "orchestrator/examples/runs.ipynb"
@@ -24,6 +26,7 @@ print(json.dumps([cell.outputs for cell in done.cells if cell.cell_type == "code
 """
 
 
+@pytest.mark.campaign
 def test_the_notebook_shows_a_timeline_and_the_plot_of_a_backtest(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", EXECUTE, str(NOTEBOOK)],

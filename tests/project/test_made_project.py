@@ -18,7 +18,6 @@ pytestmark = pytest.mark.system("make")
 
 
 @pytest.mark.campaign
-@pytest.mark.canary
 def test_its_tests_pass_at_once(made: MadeProject) -> None:
     said = made.run("make", "test")
     assert re.search(r"\d+ passed", said)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -104,6 +105,7 @@ def moved(sm: OrchestrationStateMachine, command: tuple[Any, ...]) -> bool:
     return done
 
 
+@pytest.mark.campaign
 def test_no_sequence_of_commands_leads_to_an_illegal_state_or_a_wrong_count() -> None:
     reached: Counter[Any] = Counter()
     carried_out(reached)

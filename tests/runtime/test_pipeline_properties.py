@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ runs = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.campaign
 def test_whatever_stages_give_a_run_keeps_to_its_table_its_limits_and_its_best_implementation() -> None:
     reached: Counter[Any] = Counter()
     kept_to_the_table(reached)
@@ -81,7 +83,7 @@ def test_whatever_stages_give_a_run_keeps_to_its_table_its_limits_and_its_best_i
 
 
 @given(scripts=runs, limit=limits, purse=st.sampled_from((0,) * 12 + tuple(range(1, 13))))
-@settings(max_examples=250)  # in both tiers: together they take every edge
+@settings(max_examples=250)  # together they take every edge
 def kept_to_the_table(
     reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
 ) -> None:
