@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.pages import RUN_FILTERS, Console, query, while_connected
+from orchestrator.console.pages import RUN_FILTERS, Console, printable, query, while_connected
 from orchestrator.console.runs_page import Selection, selection
 from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.errors import ConfigError
@@ -63,7 +63,7 @@ class PolicyForm:
     def of(cls, given: QueryParams) -> PolicyForm:
         """Read the address of a page. Nothing is raised: each fault is beside its field."""
         names = (*_FIELDS, "sweep")
-        form = cls({name: given[name].strip() for name in names if given.get(name, "").strip()})
+        form = cls({name: text for name in names if (text := printable(given.get(name, "")))})
         for name, text in form.texts.items():
             if name != "sweep":
                 form._read(name, text)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from orchestrator.console.access import Actor, session_of
-from orchestrator.console.pages import Console, PageFault, query, segment
+from orchestrator.console.pages import Console, PageFault, printable, query, segment
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
 from orchestrator.journal.stored_run import PLAN
 from orchestrator.kernel.journal import RunHead
@@ -148,7 +148,9 @@ class InboxFilter:
     @classmethod
     def of(cls, request: Request) -> InboxFilter:
         """Read the address of the page."""
-        texts = {name: request.query_params.get(name, "").strip() for name in ("agent", "tool", "tag", "age")}
+        texts = {
+            name: printable(request.query_params.get(name, "")) for name in ("agent", "tool", "tag", "age")
+        }
         texts["tag"] = texts["tag"] if texts["tag"].partition("=")[1] else ""
         texts["age"] = texts["age"] if texts["age"] in AGES else ""
         number = request.query_params.get("page", "")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from orchestrator.console.access import Actor
 from orchestrator.console.feed import MOST, MachineWindow
-from orchestrator.console.pages import OUTCOMES, Console, PageFault, tag_condition
+from orchestrator.console.pages import OUTCOMES, Console, PageFault, printable, tag_condition
 from orchestrator.console.run_page import GraphView
 from orchestrator.drawing.stylesheet import STATUSES, StatusStyle
 from orchestrator.runtime.runs.listing import MachineHistory, RunFilter
@@ -107,7 +107,7 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
 
 def tag_of(request: Request) -> str:
     """Return the tag of the address, `name=value`, or "". Raises PageFault for another text."""
-    text = request.query_params.get("tag", "").strip()
+    text = printable(request.query_params.get("tag", ""))
     if text and not tag_condition(text):
         raise PageFault(400, "A tag is given as name=value.")
     return text

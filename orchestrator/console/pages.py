@@ -109,6 +109,11 @@ def visible(text: object, most: int = 0) -> str:
     return visible_escapes(whole, KEPT)
 
 
+def printable(text: str) -> str:
+    """Return a text of an address as a field shows it again: without invisible characters and outer blanks."""
+    return "".join(one for one in text if one.isprintable()).strip()
+
+
 def line(text: object, most: int = 0) -> str:
     """Return `visible` text as one line: line breaks are escapes too."""
     whole = str(text)

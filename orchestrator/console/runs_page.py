@@ -29,6 +29,7 @@ from orchestrator.console.pages import (
     detail_of,
     money,
     number,
+    printable,
     query,
     segment,
     span,
@@ -97,10 +98,10 @@ class Selection:
         given = request.query_params
         return cls(
             given.get("show", "") if given.get("show") in RUN_FILTERS else "",
-            given.get("q", "").strip()[:LONGEST_SEARCH],
+            printable(given.get("q", ""))[:LONGEST_SEARCH],
             given.get("window", "") if given.get("window") in WINDOWS else "",
             {name: given[name] for name in ("from", "to") if _day(given.get(name, "")) is not None},
-            {name: given[name] for name in _TEXTS if given.get(name)},
+            {name: text for name in _TEXTS if (text := printable(given.get(name, "")))},
             given.get("order", "newest") if given.get("order") in ORDERS else "newest",
             given.get("after", ""),
             "shown" if given.get("content") == "shown" else "",
@@ -456,7 +457,7 @@ def _text(unit: str, value: float | None, currency: str) -> str:
 
 async def compare(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with two runs side by side, or with the form that asks for them. Raises Corrupt, StoreDown."""
-    given = [text for text in map(str.strip, request.query_params.getlist("run")) if text]
+    given = [text for text in map(printable, request.query_params.getlist("run")) if text]
     heads: dict[str, RunHead] = {}
     faults = ["", ""]  # of each field: a sentence about a run that the journal does not have
     for place, run_id in enumerate(given[:2]):

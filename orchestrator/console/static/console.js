@@ -79,7 +79,7 @@
       showKeys();
     } else if (event.key === "/") {
       var search = document.getElementById("search");
-      if (search) { search.focus(); event.preventDefault(); }
+      if (search) { search.focus(); search.select(); event.preventDefault(); }
     } else if (event.key === "j" || event.key === "k") {
       move(event.key === "j" ? 1 : -1);
     } else if (event.key === "x") {
