@@ -31,6 +31,7 @@ from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.benchmarks.peers.team.table import table as team
 from tests.cli.test_demo import normal, shown_on_a_terminal
+from tests.console import tasks
 from tests.observability import observability_text
 from tests.runtime import progress_sweep
 
@@ -187,6 +188,7 @@ PLACES = (
     Place("tests/benchmarks/README.md", "evidence", "", evidence),
     Place("tests/benchmarks/README.md", "aims", "", aims.table),
     Place("orchestrator/console/README.md", "listing", "", listing.table),
+    Place("orchestrator/console/README.md", "tasks", "", tasks.table),
     Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
     Place(ERGONOMICS_GUIDE, "small-programs", "", small_programs),
     Place(ERGONOMICS_GUIDE, "concepts", "", concepts),

@@ -1,4 +1,4 @@
-"""The command `console`: its options, and the assets that it serves."""
+"""The command `console`: its options, the assets that it serves, and the tasks of its guide."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from orchestrator.cli.console import ConsoleOptions, serve_console
 from orchestrator.cli.exit import Exit
 from orchestrator.errors import ConfigError
 from orchestrator.web.access import is_loopback
+from tests.console import tasks
 from tests.console.browsing import ROOT
 from tests.console.stored import leave_asking
+from tests.derived import HINT
 
 NAME = "CONSOLE_TOKEN"
 CONSOLE = ROOT / "orchestrator" / "console"
@@ -91,3 +93,7 @@ def test_no_page_or_asset_asks_another_server_and_each_library_has_its_licence()
     licences = {file.stem for file in (CONSOLE / "static" / "licences").iterdir()}
     assert licences == {"htmx", "htmx-ext-sse", "idiomorph"}
     assert libraries == {"htmx", "htmx-sse", "idiomorph"}
+
+
+def test_the_guide_has_the_tasks_that_are_counted_in_a_browser() -> None:
+    assert f"<!-- tasks -->\n{tasks.table()}<!-- /tasks -->" in (CONSOLE / "README.md").read_text(), HINT
