@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from orchestrator.errors import ConfigError, OtherAgent
+from orchestrator.errors import AnswerRefused, ConfigError, OtherAgent
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.fact import HandedOver, RunStarted
 from orchestrator.kernel.outcome import Outcome
@@ -754,6 +754,54 @@ async def test_an_agent_that_got_handoffs_resumes_its_waiting_run_and_an_approva
     assert (result.outcome, paid) == (Outcome.COMPLETED, ["shop"])
     kept = [record.body for record in await journal.load("p") if record.kind == "approval"]
     assert [(one["digest"], one["by"]) for one in kept] == [(question.digest, "ann")]
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["open question", "answered question"])
+@pytest.mark.parametrize("gets", [True, False], ids=["gets handoffs", "loses handoffs"])
+async def test_a_segment_that_migrates_asks_again_and_no_answer_from_before_counts(
+    *, gets: bool, answered: bool
+) -> None:
+    """The digest covers the graph: what was approved in another machine is asked again, as the run says."""
+    paid: list[str] = []
+
+    @tool(effect="irreversible", approval=True)
+    def pay(to: str) -> str:
+        """Pay."""
+        paid.append(to)
+        return "paid"
+
+    journal = MemoryJournal()
+
+    def team(version: str, *script: Any, hands_over: bool) -> Agent[Any, Any]:
+        options: dict[str, Any] = {"handoffs": ["triage"]} if hands_over else {}
+        billing = agent("billing", *script, tools=[pay], **options)
+        return agent("triage", [TO_BILLING], handoffs=[billing], journal=journal, version=version)
+
+    before = team("1", call("pay", to="shop"), hands_over=not gets)
+    await before.run("go", run_id="p", wait="never")
+    (old,) = await before.pending("p")
+    if answered:
+        await before.approve("p", digest=old.digest, by="ann")
+    after = team("2", "done", hands_over=gets)
+    result: Any = await after.resume("p", wait="never")
+    assert (result.waiting, paid) == (True, [])
+    (new,) = await after.pending("p")
+    assert (new.run_id, new.key, new.arguments, new.expires_at) == (
+        old.run_id,
+        old.key,
+        old.arguments,
+        old.expires_at,
+    )
+    assert new.digest != old.digest
+    with pytest.raises(AnswerRefused):
+        await after.approve("p:s2", digest=old.digest, by="ann")
+    kinds = [record.kind for record in await journal.load("p:s2")]
+    assert (kinds.count("migrated"), kinds.count("asked"), kinds.count("approval")) == (1, 2, 0)
+    await after.approve("p", digest=new.digest, by="bob")
+    result = await after.resume("p", wait="never")
+    assert (result.outcome, paid) == (Outcome.COMPLETED, ["shop"])
+    kept = [record.body for record in await journal.load("p:s2") if record.kind == "approval"]
+    assert [(one["digest"], one["by"]) for one in kept] == [(new.digest, "bob")]
 
 
 async def _left(team: Agent[Any, Any]) -> str:
