@@ -30,6 +30,7 @@ from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
+from orchestrator.machines.team.model import TEAM_GRAPH
 from orchestrator.providers.replay import recorded_tool
 from orchestrator.runtime.backtest.trace import limits_of, trace_of
 from orchestrator.runtime.llm_loop.agent import Agent
@@ -138,8 +139,11 @@ def recording_of(run_id: str, records: Iterable[Record]) -> Recording:
     """Read a run. Raises ConfigError for a run of another graph, of an older version, or one that was migrated."""
     kept = list(records)
     trace = trace_of(run_id, kept)
-    if trace.problem:
-        raise ConfigError(f"run {run_id!r} cannot be replayed: {trace.problem}")
+    problem = trace.problem
+    if trace.graph == TEAM_GRAPH:
+        problem = "it is a run of a team; its segments are runs of their own, which can be replayed"
+    if problem:
+        raise ConfigError(f"run {run_id!r} cannot be replayed: {problem}")
     found = Recording(run_id)
     reader = _Reader(found)
     for record in kept:

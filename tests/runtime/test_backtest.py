@@ -160,6 +160,54 @@ async def test_a_segment_that_handed_over_decided_nothing_in_its_last_turn() -> 
         assert left[1].runs == 1, "billing has an output without its inputs; triage has no output"
 
 
+def in_a_circle(journal: MemoryJournal, **limits: Any) -> Agent[Any, Any]:
+    """Two agents that hand over to each other five times before the second one answers."""
+    answers = [call("transfer_to_triage"), call("transfer_to_triage"), "paid"]
+    billing = Agent(ScriptedLLM(used(*answers)), name="billing", handoffs=["triage"], observers=())
+    script = used(*[call("transfer_to_billing")] * 3)
+    options: dict[str, Any] = {"handoffs": [billing], "limits": Limits(**limits), "journal": journal}
+    return Agent(ScriptedLLM(script), name="triage", observers=(), **options)
+
+
+async def test_another_max_handoffs_is_tested_on_the_runs_of_teams() -> None:
+    journal = MemoryJournal()
+    assert (await in_a_circle(journal).run("go", run_id="p")).outcome == "completed"
+    for traces in (await traces_of(journal), [carried(trace) for trace in await traces_of(journal)]):
+        for most, changes in ((2, {"stop": 1}), (4, {"stop": 1}), (5, {}), (0, {})):
+            found: list[RunComparison] = []
+            report = await backtest(traces, Policy({"max_handoffs": most}), each=found.append)
+            assert report.left_out == {}
+            assert Counter(one.change for one in found if one.change != "none") == changes
+            for one in found:
+                if one.change == "stop":
+                    assert one.difference is not None
+                    assert (one.run_id, one.effect, one.saved.requests) == ("p", "harm", 6 - most - 1)
+                    assert (one.difference.guard, one.difference.observed) == ("handoffs", most)
+                    assert one.saved.tokens == 150 * (6 - most - 1)
+    runs = Runs(journal)
+    assert (await backtest(runs, Policy())).runs == 6, "the segments"
+    assert (await backtest(runs, Policy({"max_handoffs": 3}))).harm == 1
+    assert (await backtest(runs, Policy({"max_iterations": 4}), machine="team")).harm == 1
+    reports = await sweep(runs, {str(most): Policy({"max_handoffs": most}) for most in range(1, 7)})
+    assert [report.harm for report in reports] == [1, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("limits", [{"max_handoffs": 3}, {"max_no_progress": 2}, {"max_iterations": 4}])
+async def test_a_backtest_of_a_team_decides_as_the_run_did(limits: dict[str, Any]) -> None:
+    journal, other = MemoryJournal(), MemoryJournal()
+    ended = await in_a_circle(journal, **limits).run("go", run_id="p")
+    await in_a_circle(other).run("go", run_id="p")
+    assert ended.verdict is not None
+    found: list[RunComparison] = []
+    assert (await backtest(Runs(journal), Policy(), machine="team")).unchanged == 1
+    await backtest(Runs(other), Policy(limits), machine="team", each=found.append)
+    (one,) = found
+    assert one.difference is not None
+    assert (one.difference.guard, one.difference.observed) == (ended.verdict.guard, ended.verdict.observed)
+    await backtest(Runs(journal), Policy(dict.fromkeys(limits, 50)), machine="team", each=found.append)
+    assert found[-1].change == "open_end", "what the agents would have done is not known"
+
+
 def short(chars: int) -> Verdict:
     return Verdict(chars <= 20, "short", chars, 20)
 

@@ -15,7 +15,7 @@ from orchestrator.kernel import Run
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.run_replay import archive_of, journal_of, replay_run
 from orchestrator.testing import ScriptedLLM, assert_replays
-from tests.runtime.test_backtest import Play
+from tests.runtime.test_backtest import Play, in_a_circle
 from tests.runtime.test_guard_decisions import CASES, NO_WAIT, fails, spoilt, step
 from tests.with_runtime import with_runtime
 
@@ -152,6 +152,9 @@ async def test_a_run_that_cannot_be_replayed_is_refused_with_one_sentence(tmp_pa
     other = {**records[0].body, "graph": "pipeline"}
     with pytest.raises(ConfigError, match="cannot be replayed: it is a run of graph 'pipeline'"):
         await replay_run("r", spoilt(records, 0, other))
+    await in_a_circle(teams := MemoryJournal()).run("go", run_id="p")
+    with pytest.raises(ConfigError, match="'p' cannot be replayed: it is a run of a team; its segments are"):
+        await assert_replays(teams, "p")
     with pytest.raises(RunUnknown):
         await assert_replays(journal, "another")
     for text, sentence in [

@@ -15,7 +15,7 @@ from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.machines.failing import reason_of
 from orchestrator.machines.llm_loop.graph import BUDGET_OF, LLM_LOOP, whole_budgets
-from orchestrator.machines.llm_loop.model import LoopState
+from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator.machines.team.model import TEAM_GRAPH, TeamContext, TeamEvent, TeamState
 from orchestrator_guards import Verdict, first_refusal, handoffs, repeated_handoff
 
@@ -32,8 +32,13 @@ def may_hand_over(ctx: TeamContext) -> Verdict:
     """
     proposed = ctx.proposed
     repeats = sum(proposed is not None and one.digest == proposed.digest for one in ctx.handoffs)
+    return handoff_verdict(ctx, len(ctx.handoffs), repeats)
+
+
+def handoff_verdict(ctx: LoopContext | TeamContext, taken: int, repeats: int) -> Verdict:
+    """Return the verdict of `may_hand_over` after so many handoffs, of which some equal the proposed one."""
     asked = [
-        handoffs(len(ctx.handoffs), ctx.limits.max_handoffs),
+        handoffs(taken, ctx.limits.max_handoffs),
         repeated_handoff(repeats, ctx.limits.max_no_progress),
         *whole_budgets(ctx),
     ]

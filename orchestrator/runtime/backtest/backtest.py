@@ -16,6 +16,7 @@ from typing import TypeAlias, Unpack
 from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.team.model import TEAM_GRAPH
 from orchestrator.runtime.backtest.comparison import (
     Decision,
     RunComparison,
@@ -59,7 +60,8 @@ async def backtest(
         seconds: No further run is read after this time; None for no bound. `Report.incomplete` names a bound that was
             reached.
         each: Is called with the comparison of each run.
-        conditions: See `RunFilter`. Only runs of `llm_loop` are evaluated.
+        conditions: See `RunFilter`. Runs of `llm_loop` are evaluated, and those of `team` if the policy has
+            `max_handoffs` or `machine` names them.
 
     Raises:
         ConfigError: A condition is invalid, or a guard of the policy raises or is not a pure function.
@@ -104,7 +106,8 @@ async def sweep(
         raise ConfigError(f"limit is {limit}; it must be 1 or more, or None for all")
     reports = [Report(label) for label in policies]
     bound = _Bound(limit, seconds)
-    traces = _recorded(runs, reports, since, conditions) if isinstance(runs, Runs) else _each(runs)
+    machines = _machines(policies.values(), conditions.get("machine"))
+    traces = _recorded(runs, reports, since, conditions, machines) if isinstance(runs, Runs) else _each(runs)
     async with aclosing(traces):
         async for read in traces:
             if reached := bound.reached():
@@ -185,26 +188,40 @@ def _itself(trace: RunTrace) -> RunTrace:
     return trace
 
 
+def _machines(policies: Iterable[Policy], given: str | None) -> tuple[str, ...]:
+    """Return the machines whose runs are evaluated: a limit of handoffs decides in the run of the team alone."""
+    if given not in (None, LLM_LOOP.name, TEAM_GRAPH):
+        raise ConfigError(
+            f"a backtest evaluates runs of {LLM_LOOP.name}, not of {given!r}; of {TEAM_GRAPH} it evaluates the handoffs"
+        )
+    if given is not None:
+        return (given,)
+    has_handoffs = any("max_handoffs" in policy.limits for policy in policies)
+    return (LLM_LOOP.name, TEAM_GRAPH) if has_handoffs else (LLM_LOOP.name,)
+
+
 async def _recorded(
-    runs: Runs, reports: list[Report], since: float | None, conditions: RunFilter
+    runs: Runs, reports: list[Report], since: float | None, conditions: RunFilter, machines: Iterable[str]
 ) -> AsyncGenerator[TraceReader, None]:
-    """Yield a reader of each run that meets the conditions, the newest first; damage goes to the reports."""
-    machine = conditions.get("machine")
-    if machine not in (None, LLM_LOOP.name):
-        raise ConfigError(f"a backtest evaluates runs of {LLM_LOOP.name}, not of {machine!r}")
-    query: RunFilter = {**conditions, "machine": LLM_LOOP.name}
-    after: str | None = None
-    while True:
-        page = await runs.page(limit=PAGE, after=after, **query)
-        for report in reports:
-            report.damage = report.damage or page.damage
-        for head in page.runs:
-            if since is not None and head.created_at < since:
-                return
-            yield await _reader(runs.journal, head)
-        if not page.more:
-            return
-        after = page.runs[-1].run_id
+    """Yield a reader of each run that meets the conditions, the newest of each machine first.
+
+    Damage goes to the reports.
+    """
+    for machine in machines:
+        query: RunFilter = {**conditions, "machine": machine}
+        after: str | None = None
+        more = True
+        while more:
+            page = await runs.page(limit=PAGE, after=after, **query)
+            more = page.more
+            for report in reports:
+                report.damage = report.damage or page.damage
+            for head in page.runs:
+                if since is not None and head.created_at < since:
+                    more = False
+                    break
+                yield await _reader(runs.journal, head)
+            after = page.runs[-1].run_id if page.runs else None
 
 
 async def read_trace(journal: Journal, head: RunHead) -> RunTrace:

@@ -21,7 +21,8 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import may_continue, may_restart, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ContextUse, LoopContext, LoopEvent, RunUsage
-from orchestrator.machines.team.model import HANDED_OVER
+from orchestrator.machines.team.graph import handoff_verdict
+from orchestrator.machines.team.model import HANDED_OVER, TeamEvent
 from orchestrator.runtime.backtest.policy import RECORDED, HostGuardCall, Policy
 from orchestrator.runtime.backtest.trace import Kind, Point, Row, RunTrace
 from orchestrator_callbacks.llm_loop import compaction, turn_accounting
@@ -129,19 +130,18 @@ class Evaluator:
             point.compactions,
         )
         late = self._late(point)
-        match point.kind:
-            case "calls" | "completion" if late is not None:
-                return Decision(point.kind, STOP, late, rows=own.rows)
-            case "input" | "output":
-                return self._guardrails(point)
-            case "request":
-                return self._request(point)
-            case "calls":
-                return self._calls(point)
-            case "turn":
-                return self._turn(point)
-            case _:
-                return self._completion(point)
+        if late is not None and point.kind in {"calls", "completion"}:
+            return Decision(point.kind, STOP, late, rows=own.rows)
+        deciders: Mapping[Kind, Callable[[Point], Decision]] = {
+            "input": self._guardrails,
+            "request": self._request,
+            "calls": self._calls,
+            "turn": self._turn,
+            "output": self._guardrails,
+            "completion": self._completion,
+            "handoff": self._handoff,
+        }
+        return deciders[point.kind](point)
 
     def _late(self, point: Point) -> Verdict | None:
         """Return the refusal of a run that was interrupted in the state before this record; None if it was not."""
@@ -328,6 +328,11 @@ class Evaluator:
             self._own.ask_edge(may_continue)
         end = self._end(error is None, wrapped)
         return self._decided("completion", end, first_refusal(asked))._replace(notices=(("feedback", most),))
+
+    def _handoff(self, point: Point) -> Decision:
+        verdict = handoff_verdict(self._ctx, *point.handoffs)
+        self._own.attach_guards((row_of(verdict),))
+        return Decision("handoff", "" if verdict.ok else STOP, verdict, rows=self._own.rows)
 
     def _add_turn(self, point: Point, enabled: int) -> Verdict | None:
         """Add the fingerprint of the turn; return the verdict of the progress guard, if it is enabled."""
@@ -527,7 +532,7 @@ def _has_inputs(row: Row) -> bool:
 
 
 _STANDARD: Final = 4
-_EVENTS: Final = {
+_EVENTS: Final[Mapping[tuple[str, str], str]] = {
     ("turn", ""): LoopEvent.BUDGET_OK,
     ("turn", WRAP_UP): LoopEvent.BUDGET_OK,
     ("turn", RESTART): LoopEvent.RESTART_LOOP,
@@ -536,6 +541,8 @@ _EVENTS: Final = {
     ("completion", WRAP_UP): LoopEvent.COMPLETION_RETRY,
     ("completion", STOP): LoopEvent.FAILURE,
     ("request", STOP): LoopEvent.FAILURE,
+    ("handoff", ""): TeamEvent.HAND_OVER,
+    ("handoff", STOP): TeamEvent.FAILURE,
 }
 
 

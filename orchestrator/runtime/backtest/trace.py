@@ -20,16 +20,16 @@ from orchestrator.llm.usage import Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
-from orchestrator.machines.team.model import TeamEvent
+from orchestrator.machines.team.model import TEAM_GRAPH, TeamEvent
 from orchestrator.tools.result import RETURNED
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
 from orchestrator_guards.evaluation import GUARDS, read_row
 from orchestrator_guards.progress import digest
 
-Kind = Literal["input", "request", "calls", "turn", "output", "completion"]
+Kind = Literal["input", "request", "calls", "turn", "output", "completion", "handoff"]
 """The guardrails of the input, a request to the model, the calls of its answer, the decision about another turn, the
-guardrails of the output, an unusable final answer."""
+guardrails of the output, an unusable final answer; the decision about a further segment of a team."""
 FORMAT: Final = "orchestrator-trace/1"
 """The format of an exported trace."""
 Row = Sequence[Any]
@@ -103,6 +103,8 @@ class Point:
     window: int = 0
     """Fingerprints in the window of the progress guard after the turn; 0 if the records do not say."""
     calls: tuple[TracedCall, ...] = ()
+    handoffs: tuple[int, ...] = ()
+    """Handoffs before the decision about one, and how many of them equal it."""
 
 
 @dataclass(slots=True)
@@ -208,6 +210,7 @@ def _point(data: Mapping[str, Any]) -> Point:
             "turn": None if turn is None else fingerprint_of(turn),
             "calls": tuple(TracedCall(*call) for call in data["calls"]),
             **{name: tuple(data[name]) for name in ("most", "context", "results")},
+            "handoffs": tuple(data.get("handoffs", ())),  # earlier versions wrote none
         }
     )
 
@@ -256,9 +259,10 @@ class _Position(NamedTuple):
     results: tuple[int, int]
 
 
-def trace_of(run_id: str, records: Iterable[Record]) -> RunTrace:
+def trace_of(run_id: str, records: Sequence[Record]) -> RunTrace:
     """Return the trace of a run. A run of another graph or in another form has a `problem` and no points."""
-    reader = _TraceReader(run_id)
+    is_team = bool(records) and records[0].body.get("graph") == TEAM_GRAPH
+    reader: _TeamReader | _TraceReader = _TeamReader(run_id) if is_team else _TraceReader(run_id)
     try:
         for record in records:
             reader.read(record)
@@ -565,6 +569,64 @@ def _own_rows(rows: Sequence[Row]) -> int:
 
 def _position_of(body: Mapping[str, Any]) -> int:
     return int(str(body["key"]).rpartition(":")[2])
+
+
+class _TeamReader:
+    """Reads the decisions about handoffs of a run of a team. Those of its segments are in runs of their own."""
+
+    def __init__(self, run_id: str) -> None:
+        self.trace = RunTrace(run_id)
+        self._stored = StoredRun(run_id)
+        self._open: Record | None = None
+        """A transition with a decision; a context that follows has its numbers."""
+
+    def read(self, record: Record) -> None:
+        """Add one more record."""
+        if record.kind != "context":
+            self._close_point()
+        self._stored.fold(record.kind, record.body)
+        if record.kind == "migrated":
+            self.trace.problem = "it was migrated from another version of its graph"
+        if record.kind == "transition" and record.body.get(GUARDS):
+            self._open = record
+
+    def close(self) -> RunTrace:
+        """Return the trace."""
+        self._close_point()
+        stored, trace = self._stored, self.trace
+        created, ended = stored.created, stored.ended or {}
+        trace.graph, trace.agent = TEAM_GRAPH, str(created.get("agent") or "")
+        trace.currency = str(created.get("currency") or "")
+        trace.outcome, trace.reason = str(ended.get("outcome", "")), str(ended.get("reason", ""))
+        trace.requests = int(stored.context["iteration"])
+        trace.usage, trace.seconds = _usage(stored.context["spent"]), stored.elapsed
+        return trace
+
+    def _close_point(self) -> None:
+        if self._open is None:
+            return
+        record, self._open = self._open, None
+        context = self._stored.context
+        spent, taken, proposed = context["spent"], context["handoffs"], context["proposed"]
+        self.trace.points.append(
+            Point(
+                kind="handoff",
+                seq=record.seq,
+                t=float(record.body.get("t", 0.0)),
+                event=str(record.body["event"]),
+                limits=context["limits"],
+                iteration=int(context["iteration"]),
+                usage=_usage(spent),
+                seconds=float(spent["seconds"]),
+                tool_calls=int(spent["tool_calls"]),
+                by_tool=spent["by_tool"],
+                restarts=int(spent["restarts"]),
+                retries=int(spent["retries"]),
+                completions=0,
+                rows=list(record.body[GUARDS]),
+                handoffs=(len(taken), sum(one["digest"] == proposed["digest"] for one in taken)),
+            )
+        )
 
 
 def _usage(spent: Mapping[str, Any]) -> Usage:
