@@ -343,6 +343,7 @@ def seen_for_certain(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     return seen
 
 
+@pytest.mark.campaign
 def test_whatever_a_person_commands_no_write_is_without_approval_and_a_cancel_loses_nothing(
     tmp_path: Path, seen_for_certain: Counter[str]
 ) -> None:

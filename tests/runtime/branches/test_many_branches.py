@@ -21,6 +21,7 @@ async def test_each_branch_adds_the_same_number_of_records() -> None:
     assert [await records(count) for count in (0, 1, 10, 1_000)] == [6, 12, 66, 6_006]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("measure", [calls, memory], ids=["calls", "memory"])
 async def test_five_hundred_more_branches_cost_twice_as_much_as_two_hundred_and_fifty_more(
     measure: Callable[[int], Any],

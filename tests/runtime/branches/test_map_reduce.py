@@ -64,7 +64,7 @@ async def test_an_error_of_the_reducer_fails_the_run_with_its_reason() -> None:
     assert "the parts were not combined" in str(result.error)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.campaign), "after"])
 async def test_a_crash_at_any_write_changes_nothing(when: Any) -> None:
     for at in itertools.count(1):
         inner = MemoryJournal()
