@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -353,8 +353,12 @@ _NAMES_LAST: Final = 30.0
 """Seconds for which the names of machines and agents are kept: they are read from every run."""
 
 
+@cache
 def environment() -> Environment:
-    """Return the templates: everything is escaped, and a missing value is an error."""
+    """Return the templates, which every console of the process shares, because each is compiled at its first use.
+
+    Everything is escaped, and a missing value is an error.
+    """
     made = Environment(
         loader=PackageLoader("orchestrator.console"),
         autoescape=True,
