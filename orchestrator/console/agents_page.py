@@ -6,6 +6,7 @@ those of the newest runs, and the page says how many it has read.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -108,10 +109,13 @@ async def agent(console: Console, request: Request, actor: Actor) -> Response:
     if name not in {agent for _, agent in await console.names()}:
         raise PageFault(404, "No run of this agent is in the journal.")
     span, tag = _window(request), tag_of(request)
-    whole = await _statistics(console, name, span, tag, by_version=False)
-    versions = await _statistics(console, name, span, tag, by_version=True)
     seconds = WINDOWS[span][1]
-    window = await console.reader("agent", name, tag).window(time.time() - seconds if seconds else None)
+    # A page waits a little for the task that reads records: the heads are counted meanwhile.
+    window, whole, versions = await asyncio.gather(
+        console.reader("agent", name, tag).window(time.time() - seconds if seconds else None),
+        _statistics(console, name, span, tag, by_version=False),
+        _statistics(console, name, span, tag, by_version=True),
+    )
     return await console.page(
         request,
         actor,

@@ -57,6 +57,8 @@ _COUNTED: Final = (
 COUNTS: Final = ", ".join(("count(*)", *(f"count(*) FILTER (WHERE {what})" for what in _COUNTED)))
 """The columns of a count: one pass over the rows, which no GROUP BY has to sort. `counted` reads them."""
 _VERSION: Final[Mapping[bool, str]] = {False: "''", True: "run.agent_version"}
+_PRICED: Final = "FILTER (WHERE run.cost IS NOT NULL)"
+_COST: Final = f"min(run.currency) {_PRICED}, max(run.currency) {_PRICED}, sum(run.cost), count(run.cost)"
 _LASTED: Final = "run.updated_at - run.created_at"
 PERCENTILES: Final[Mapping[str, str]] = {
     "?": f"percentile_cont(CASE WHEN run.status = 'ended' THEN {_LASTED} END, {{}})",
@@ -146,12 +148,15 @@ class RunQuery:
         return f"run.graph <> '{ENGINE}' AND {where}", values
 
     def agents(self, mark: str, *, by_version: bool) -> tuple[str, list[object]]:
-        """Return the query of the statistics of agents and its values. `agents_of_rows` reads its rows."""
+        """Return the query of the statistics of agents and its values. `agents_of_rows` reads its rows.
+
+        A row has the cost of the runs too, which is right if they have one currency; else `costs` is asked as well.
+        """
         where, values = self.where_counted(mark)
         lasted = ", ".join(PERCENTILES[mark].format(share) for share in (0.5, 0.95))
         return (
             f"SELECT run.agent, {_VERSION[by_version]}, sum(run.tokens), count(run.tokens), "
-            f"{lasted}, min(run.created_at), max(run.created_at), {COUNTS} "
+            f"{lasted}, min(run.created_at), max(run.created_at), {_COST}, {COUNTS} "
             f"FROM run WHERE run.agent <> '' AND {where} GROUP BY 1, 2"
         ), values
 
@@ -283,8 +288,19 @@ def _ids(run_ids: Iterable[str], mark: str) -> object:
     return orjson.dumps([*run_ids]).decode() if mark == "?" else [*run_ids]
 
 
-def agents_of_rows(rows: Iterable[Sequence[Any]], costs: Iterable[Sequence[Any]]) -> list[AgentStatistics]:
-    """Return the statistics from the rows of `RunQuery.agents` and `RunQuery.costs`."""
+_FIRST_CURRENCY, _LAST_CURRENCY = 8, 9
+"""Columns of `RunQuery.agents`."""
+
+
+def have_several_currencies(rows: Iterable[Sequence[Any]]) -> bool:
+    """Return whether a row of `RunQuery.agents` has runs of several currencies."""
+    return any(row[_FIRST_CURRENCY] != row[_LAST_CURRENCY] for row in rows)
+
+
+def agents_of_rows(
+    rows: Iterable[Sequence[Any]], costs: Iterable[Sequence[Any]] = ()
+) -> list[AgentStatistics]:
+    """Return the statistics from the rows of `RunQuery.agents`, and of `RunQuery.costs` for several currencies."""
     by_agent: dict[tuple[str, str], list[CurrencyCost]] = {}
     for agent, version, currency, micros, runs in costs:
         by_agent.setdefault((agent, version), []).append(CurrencyCost(str(currency), int(micros), runs))
@@ -295,13 +311,16 @@ def agents_of_rows(rows: Iterable[Sequence[Any]], costs: Iterable[Sequence[Any]]
             counts=counted(heads),
             tokens=None if tokens is None else int(tokens),
             counted=counts,
-            costs=tuple(by_agent.get((agent, version), ())),
+            costs=tuple(
+                by_agent.get((agent, version))
+                or ([CurrencyCost(str(currency), int(cost), priced)] if priced else ())
+            ),
             p50=p50,
             p95=p95,
             first=first,
             last=last,
         )
-        for agent, version, tokens, counts, p50, p95, first, last, *heads in rows
+        for agent, version, tokens, counts, p50, p95, first, last, currency, _, cost, priced, *heads in rows
     ]
 
 

@@ -21,7 +21,14 @@ import orjson
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.codec import excerpts_of, records_of
-from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, agents_of_rows, counted
+from orchestrator.journal.run_query import (
+    COUNTS,
+    NAMES,
+    RunQuery,
+    agents_of_rows,
+    counted,
+    have_several_currencies,
+)
 from orchestrator.journal.sqlite import high_water
 from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.high_water import IntegrityCheck, connect_proved
@@ -262,8 +269,11 @@ def names(db: apsw.Connection) -> list[tuple[str, str]]:
 def agents(db: apsw.Connection, query: RunQuery, *, by_version: bool) -> list[AgentStatistics]:
     """Return the statistics of agents. The rows are not verified."""
     with moment(db, "the list of runs") as cursor:
-        costs = cursor.execute(*query.costs("?", by_version=by_version)).fetchall()
-        return agents_of_rows(cursor.execute(*query.agents("?", by_version=by_version)), costs)
+        rows = cursor.execute(*query.agents("?", by_version=by_version)).fetchall()
+        several = have_several_currencies(rows)  # another pass over the rows, which few journals need
+        return agents_of_rows(
+            rows, cursor.execute(*query.costs("?", by_version=by_version)) if several else ()
+        )
 
 
 def version(db: apsw.Connection) -> str:
