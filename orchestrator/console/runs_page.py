@@ -36,7 +36,7 @@ from orchestrator.console.pages import (
     status_of,
     tiles,
 )
-from orchestrator.console.search_index import MOST_HITS, SearchHits
+from orchestrator.console.search_index import MOST_HITS, FoundRuns, SearchHits
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.run_query import LONGEST_SEARCH, MOST_WORDS, RunQuery
@@ -45,7 +45,7 @@ from orchestrator.kernel.outcome import REASONS as ENDINGS
 from orchestrator.runtime.runs.listing import ORDERS
 from orchestrator.runtime.runs.outline import RunOutline, read_outlines
 from orchestrator.runtime.runs.result import Divergence, RunPair
-from orchestrator.runtime.runs.runs import RunRequest
+from orchestrator.runtime.runs.runs import RunRequest, Runs
 
 _LOG: Final = logging.getLogger("orchestrator.console")
 PAGE: Final = 50
@@ -195,15 +195,23 @@ class ListedHead:
         return detail_of(self.head) if failure is None else failure.what
 
 
-async def selection(console: Console, request: Request, actor: Actor) -> Selection:
-    """Read the address of a page, and the runs that have the words of its search in their texts. Raises StoreDown."""
+async def selection(console: Console, request: Request, actor: Actor, *, ids: bool = True) -> Selection:
+    """Read the address of a page, and the runs that have the words of its search in their texts. Raises StoreDown.
+
+    Without `ids`, `listing_of` has these runs, and the conditions do not choose them.
+    """
     chosen = Selection.of(request)
     if not chosen.words:
         return chosen
     content = console.content != "never" and actor.may_read_content
     if content:
         _LOG.info("console: contents of runs were searched for %s", actor.name)
-    return replace(chosen, hits=await console.index.find(chosen.words, content=content))
+    return replace(chosen, hits=await console.index.find(chosen.words, content=content, ids=ids))
+
+
+def listing_of(console: Console, chosen: Selection) -> Runs | FoundRuns:
+    """Return what lists and counts the runs of a page: the index if it has the words of every run."""
+    return (chosen.hits and chosen.hits.listing) or console.runs
 
 
 async def _listed(
@@ -219,13 +227,14 @@ async def _listed(
 
 async def runs(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the page of runs."""
-    chosen = await selection(console, request, actor)
+    chosen = await selection(console, request, actor, ids=False)
+    listing = listing_of(console, chosen)
     if chosen.run_id:
         with contextlib.suppress(RunUnknown):  # then it is a text to search for
             head = await console.runs.head(chosen.run_id)
             return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(head.run_id)}", 303)
     try:
-        page = await console.runs.page(
+        page = await listing.page(
             order_by=chosen.order, limit=PAGE, after=chosen.after or None, **chosen.conditions
         )
     except RunUnknown:
@@ -233,13 +242,13 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
     if not chosen.others:
         counts = await console.feed.counts()
     elif page.more or chosen.after or chosen.show or page.damage:
-        counts = await console.runs.count(**chosen.others)
+        counts = await listing.count(**chosen.others)
     else:  # the page has every run that is counted
         counts = RunQuery().count(page.runs)
     names = await console.names()
     newest = page  # the newest run that the filters match, to find newer ones later
     if chosen.order != "newest" or chosen.after:
-        newest = await console.runs.page(limit=1, **chosen.conditions)
+        newest = await listing.page(limit=1, **chosen.conditions)
     return await console.page(
         request,
         actor,
@@ -254,6 +263,7 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         windows=WINDOWS,
         searches_content=console.content != "never" and actor.may_read_content,
         most_hits=MOST_HITS,
+        is_cut=isinstance(listing, FoundRuns) and counts.total >= MOST_HITS,
         reasons=REASONS,
         machines=sorted({machine for machine, _ in names}),
         agents=sorted({agent for _, agent in names if agent}),
@@ -263,11 +273,12 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
 
 async def rows(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the rows that a page shows, as they are now and in the same order, and with new counts."""
-    chosen = await selection(console, request, actor)
+    chosen = await selection(console, request, actor, ids=False)
+    listing = listing_of(console, chosen)
     shown = request.query_params.getlist("shown")[: 2 * PAGE]
     found = await asyncio.gather(*(_head(console, run_id) for run_id in shown))
-    counts = await (console.feed.counts() if not chosen.others else console.runs.count(**chosen.others))
-    first = await console.runs.page(limit=PAGE, order_by="newest", **chosen.conditions)
+    counts = await (console.feed.counts() if not chosen.others else listing.count(**chosen.others))
+    first = await listing.page(limit=PAGE, order_by="newest", **chosen.conditions)
     newest = request.query_params.get("newest", "")
     ids = [head.run_id for head in first.runs]
     fresh = ids.index(newest) if newest in ids else len(ids)

@@ -16,11 +16,12 @@ import pytest
 
 from orchestrator import MemoryJournal, RetryPolicy, Runs, SqliteJournal
 from orchestrator.console import Actor, console_app
-from orchestrator.console.search_index import MOST_HITS, SearchEntry, SearchIndex
-from orchestrator.errors import LLMError
+from orchestrator.console.search_index import SearchEntry, SearchIndex
+from orchestrator.errors import LLMError, RunUnknown
 from orchestrator.kernel.journal import Draft
 from orchestrator.providers.scripted import call
-from tests.console.client import Client
+from orchestrator.runtime.runs.listing import ORDERS
+from tests.console.client import Answer, Client
 from tests.console.stored import agent, fill, said
 from tests.console.test_pages import listed
 
@@ -37,6 +38,13 @@ async def fill_texts(journal: Any) -> None:
 def console(runs: Runs, **rights: Any) -> Client:
     content = rights.pop("content", "ask")
     return Client(console_app(runs, actor=lambda _: Actor("ann", **rights), content=content, hosts=["*"]))
+
+
+async def searched(client: Client, words: str) -> Answer:
+    """Return the page of a search when the index has every run."""
+    while "Search again" in (answer := await client.get("/?q=" + quote_plus(words))).text:
+        pass
+    return answer
 
 
 COUNTED = re.compile(
@@ -101,12 +109,11 @@ async def test_a_word_of_a_text_finds_its_runs_and_one_of_a_content_only_for_who
         never = console(runs, content="never")
         for words, found in NAMES:
             for client in (ann, eve, never):
-                assert listed(await client.get("/?q=" + quote_plus(words))) == found, words
+                assert listed(await searched(client, words)) == found, words
         for words, found in CONTENTS:
-            address = f"/?q={quote_plus(words)}"
-            assert listed(await ann.get(address)) == found, words
+            assert listed(await searched(ann, words)) == found, words
             for client in (eve, never):
-                answer = await client.get(address)
+                answer = await searched(client, words)
                 assert listed(answer) == [], words
                 assert "Words of messages and errors are not searched" in answer.text
     assert sorted(path.name for path in tmp_path.iterdir() if "search" in path.name) == []
@@ -154,7 +161,7 @@ async def test_a_run_that_changed_is_read_again_and_one_that_was_erased_leaves_n
 
     assert await ids("parcel") == ["a-1"]
     await agent(journal, said(text="Done.")).run("Another parcel.", run_id="a-4")
-    assert await ids("parcel") == ["a-1", "a-4"]
+    assert await ids("parcel") == ["a-4", "a-1"]
     await journal.erase("a-1")
     await journal.erase("a-4")
     assert await ids("parcel") == []
@@ -179,15 +186,75 @@ async def test_a_page_says_how_much_of_a_big_journal_was_searched(
     await index.close()
 
 
-async def test_a_word_of_too_many_runs_chooses_none_and_the_page_says_so(
+async def test_of_too_many_runs_the_newest_are_counted_and_sorted_and_the_page_says_so(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_texts(journal)
+    client = console(runs)
+    assert "or more match" not in (await client.get("/?q=scripted")).text
+    for module in ("search_index", "runs_page"):
+        monkeypatch.setattr(f"orchestrator.console.{module}.MOST_HITS", 2)
+    answer = await client.get("/?q=scripted")
+    assert listed(answer) == ["a-3", "a-2", "a-1"], "the newest page needs no count"
+    assert "2 runs or more match: only the newest 2 are counted and sorted." in answer.text
+    assert listed(await client.get("/?q=scripted&order=age")) == ["a-2", "a-3"]
+    assert listed(await client.get("/?q=scripted&order=age&show=completed")) == ["a-1", "a-3"]
+    assert listed(await client.get("/?q=scripted+4711")) == ["a-1"]
+
+
+async def test_a_search_while_texts_are_read_compares_only_heads_with_a_word_of_too_many_runs(
     journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.console.search_index.MOST_HITS", 1)
     await fill_texts(journal)
-    answer = await console(runs).get("/?q=scripted")
-    assert listed(answer) == []
-    assert listed(await console(runs).get("/?q=scripted+4711")) == ["a-1"]
-    assert f"More than {MOST_HITS:,} runs have <b>scripted</b> in their texts" in answer.text
+    index = SearchIndex(runs)
+    await index.refresh(30.0)
+    index._began = None
+    hits = await index.find(["scripted", "4711"], content=True)
+    assert (hits.is_read, hits.too_common) == (False, ["scripted", "4711"])
+    await index.close()
+
+
+@pytest.mark.parametrize(
+    "words", [["a-"], ["a-", "scripted"], ["3"], ["up", "on"], ["is"], ["o"], ["a", "look"]]
+)
+async def test_the_index_lists_and_counts_the_runs_of_a_search_as_the_journal_does(
+    words: list[str], journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    await fill_texts(journal)
+    index = SearchIndex(runs)
+    await index.refresh(30.0)
+    hits = await index.find(words, content=True)
+    assert hits.listing is not None
+    chosen = hits.conditions["run_ids"] or ()
+    texts = {entry[0]: "".join(entry[1:]).lower() for entry in index._connection().execute(EVERY_TEXT)}
+    assert sorted(chosen) == sorted(one for one in texts if all(word in texts[one] for word in words))
+    filters: list[Any] = [{"status": "ended", "outcome": "failed"}, {"agent": "sales"}, {"waiting": "pay"}]
+    filters += [
+        {},
+        {"waiting": False},
+        {"machine": "llm_loop"},
+        {"started_before": 1e12},
+        {"state": "finalize"},
+    ]
+    for conditions in filters:
+        assert await hits.listing.count(**conditions) == await runs.count(run_ids=chosen, **conditions)
+        for order in ORDERS:
+            after: str | None = None
+            while True:
+                page = await hits.listing.page(order_by=order, limit=2, after=after, **conditions)
+                expected = await runs.page(order_by=order, limit=2, after=after, run_ids=chosen, **conditions)
+                assert page == expected, (conditions, order, after)
+                if not page.more:
+                    break
+                after = page.runs[-1].run_id
+    with pytest.raises(RunUnknown):
+        await hits.listing.page(limit=2, after="nobody")
+    await index.close()
+
+
+EVERY_TEXT = "SELECT run_id, heads, names, contents FROM entry JOIN run ON run.id = entry.rowid"
 
 
 async def test_a_search_of_a_whole_index_compares_no_heads(journal: MemoryJournal, runs: Runs) -> None:
@@ -227,14 +294,16 @@ async def test_a_page_with_every_run_that_matches_is_counted_without_the_journal
 
     monkeypatch.setattr(journal, "count", noted)
     client = console(runs)
-    for address in ("/?q=support", "/?q=support&show=failed", "/?agent=sales"):
+    for address in ("/?q=support", "/?q=support&show=failed", "/?agent=sales", "/?agent=sales&show=failed"):
         every = {word: int(amount) for amount, word in re.findall(COUNTED, (await client.get(address)).text)}
         filters: Any = {"agent": "sales"} if "sales" in address else {"search": "support"}
         told = await count(**filters)
         assert every["All"] == told.total
         assert every["Completed"] == told.outcomes["completed"]
-    asked = [one for one in counted if one.keys() & {"run_ids", "agent"}]
-    assert len(asked) == 1, "with a tile, the page has not every run that is counted"
+    asked = [one for one in counted if one.get("run_ids") or one.get("search") or one.get("agent")]
+    assert len(asked) == 1, (
+        "with a tile, the page has not every run that is counted; the index counts its own"
+    )
 
 
 async def test_the_index_finds_what_a_comparison_of_the_texts_finds(seed: int) -> None:

@@ -122,7 +122,7 @@ async def read_page(
         RunUnknown: The journal does not have the run `after`.
         StoreDown: The store is unavailable.
     """
-    query = _query(order_by, limit, conditions)
+    query = journal_conditions(order_by, limit, conditions)
     every = engines or conditions.get("machine") is not None
     found: list[RunHead] = []
     damage = ""
@@ -159,7 +159,7 @@ def short_id(run_id: str) -> str:
 
 async def count_runs(journal: Journal, **conditions: Unpack[RunFilter]) -> RunCounts:
     """Count the runs that meet every condition. Raises ConfigError, StoreDown."""
-    query = _query("newest", None, conditions)
+    query = journal_conditions("newest", None, conditions)
     del query["order_by"], query["descending"]
     return await journal.count(**query)
 
@@ -168,13 +168,13 @@ async def read_agents(
     journal: Journal, *, by_version: bool = False, **conditions: Unpack[RunFilter]
 ) -> list[AgentStatistics]:
     """Return the statistics of each agent, or of each version of each. Raises ConfigError, StoreDown."""
-    query = _query("newest", None, conditions)
+    query = journal_conditions("newest", None, conditions)
     del query["order_by"], query["descending"]
     return await journal.agents(by_version=by_version, **query)
 
 
-def _query(order_by: str, limit: int | None, conditions: RunFilter) -> dict[str, Any]:
-    """Return the conditions for the journal. Raises ConfigError."""
+def journal_conditions(order_by: str, limit: int | None, conditions: RunFilter) -> dict[str, Any]:
+    """Return the conditions of a listing, without its limit, as a journal takes them. Raises ConfigError."""
     if order_by not in ORDERS:
         raise ConfigError(f"order_by is {order_by!r}; it must be one of {', '.join(ORDERS)}")
     if limit is not None and limit < 1:
