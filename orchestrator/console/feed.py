@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Unpack
 
 from orchestrator.errors import JournalError
 from orchestrator.kernel.journal import RunCounts, RunHead
@@ -27,7 +27,8 @@ from orchestrator.runtime.runs.runs import Runs
 POLL: Final = 0.5
 TICK: Final = 10.0
 _COUNTS_LAST: Final = 1.0
-"""Fewest seconds between two counts of all runs, however often the journal changes."""
+"""Fewest seconds between two counts of the same runs, however often the journal changes."""
+_COUNTS_KEPT: Final = 16
 
 
 @dataclass(slots=True)
@@ -44,19 +45,23 @@ class Feed:
     listeners: int = 0
     _task: asyncio.Task[None] | None = None
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _counted: tuple[str, float, RunCounts] = ("", 0.0, RunCounts())
+    _counted: dict[str, tuple[str, float, RunCounts]] = field(default_factory=dict)
+    """Conditions -> version of the journal, time (monotonic seconds) and counts, of the last _COUNTS_KEPT questions."""
 
-    async def counts(self) -> RunCounts:
-        """Return the counts of all runs, from the last version of the journal or at most a second old.
+    async def counts(self, last: float = _COUNTS_LAST, **conditions: Unpack[RunFilter]) -> RunCounts:
+        """Return the counts of the runs that meet the conditions, from this version of the journal.
 
-        Raises JournalError.
+        They are older if they were read in the `last` seconds. Raises JournalError.
         """
-        self.seen = await self.runs.version()
-        version, at, counts = self._counted
-        if not at or (version != self.seen and time.monotonic() - at >= _COUNTS_LAST):
-            counts = await self.runs.count()
-            self._counted = (self.seen, time.monotonic(), counts)
-        return counts
+        self.seen = now = await self.runs.version()
+        key = repr(sorted(conditions.items()))
+        kept = self._counted.pop(key, None)
+        if kept is None or (kept[0] != now and time.monotonic() - kept[1] >= last):
+            kept = (now, time.monotonic(), await self.runs.count(**conditions))
+        while len(self._counted) >= _COUNTS_KEPT:
+            del self._counted[next(iter(self._counted))]
+        self._counted[key] = kept
+        return kept[2]
 
     async def events(self, since: str) -> AsyncIterator[bytes]:
         """Yield the events for one tab, from the version that it shows on."""

@@ -234,7 +234,7 @@ async def _page(  # noqa: PLR0917
 ) -> Response:
     chosen_filter, now = InboxFilter.of(request), time.time()
     conditions = chosen_filter.conditions(now)
-    total = (await console.runs.count(**conditions)).total
+    total = (await console.feed.counts(0.0, **conditions)).total
     last = max(1, math.ceil(total / PAGE))
     chosen_filter = replace(chosen_filter, number=min(chosen_filter.number, last))
     start = (chosen_filter.number - 1) * PAGE

@@ -40,7 +40,7 @@ from orchestrator.console.search_index import MOST_HITS, FoundRuns, SearchHits
 from orchestrator.drawing.stylesheet import StatusStyle
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.run_query import LONGEST_SEARCH, MOST_WORDS, RunQuery
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import RunCounts, RunHead
 from orchestrator.kernel.outcome import REASONS as ENDINGS
 from orchestrator.runtime.runs.listing import ORDERS
 from orchestrator.runtime.runs.outline import RunOutline, read_outlines
@@ -214,6 +214,13 @@ def listing_of(console: Console, chosen: Selection) -> Runs | FoundRuns:
     return (chosen.hits and chosen.hits.listing) or console.runs
 
 
+async def _counts(console: Console, chosen: Selection) -> RunCounts:
+    """Return the counts of the tiles. Those of other filters are kept while the journal does not change."""
+    if chosen.hits is not None:
+        return await listing_of(console, chosen).count(**chosen.others)
+    return await console.feed.counts(**chosen.others)
+
+
 async def _listed(
     console: Console, request: Request, actor: Actor, heads: Sequence[RunHead]
 ) -> dict[str, Any]:
@@ -239,10 +246,8 @@ async def runs(console: Console, request: Request, actor: Actor) -> Response:
         )
     except RunUnknown:
         raise PageFault(404, "The run where this page starts is gone. Start from the first page.") from None
-    if not chosen.others:
-        counts = await console.feed.counts()
-    elif page.more or chosen.after or chosen.show or page.damage:
-        counts = await listing.count(**chosen.others)
+    if not chosen.others or page.more or chosen.after or chosen.show or page.damage:
+        counts = await _counts(console, chosen)
     else:  # the page has every run that is counted
         counts = RunQuery().count(page.runs)
     names = await console.names()
@@ -277,7 +282,7 @@ async def rows(console: Console, request: Request, actor: Actor) -> Response:
     listing = listing_of(console, chosen)
     shown = request.query_params.getlist("shown")[: 2 * PAGE]
     found = await asyncio.gather(*(_head(console, run_id) for run_id in shown))
-    counts = await (console.feed.counts() if not chosen.others else listing.count(**chosen.others))
+    counts = await _counts(console, chosen)
     first = await listing.page(limit=PAGE, order_by="newest", **chosen.conditions)
     newest = request.query_params.get("newest", "")
     ids = [head.run_id for head in first.runs]

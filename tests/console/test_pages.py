@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from orchestrator import (
     tool,
 )
 from orchestrator.console import Actor, console_app
+from orchestrator.console.feed import Feed
 from orchestrator.console.pages import money, query
 from orchestrator.errors import Corrupt, LLMError
 from orchestrator.kernel.journal import Draft, write_records
@@ -68,6 +70,29 @@ async def test_the_runs_are_listed_with_a_count_for_each_status(journal: MemoryJ
     }  # fmt: skip
     assert "Waiting for a person" in page.text
     assert "Over budget" in page.text
+
+
+async def test_the_counts_of_a_filter_are_kept_until_the_journal_changes(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(journal)
+    counted: list[Any] = []
+    count = journal.count
+
+    async def noted(**conditions: Any) -> Any:
+        counted.append(conditions.get("agent"))
+        return await count(**conditions)
+
+    monkeypatch.setattr(journal, "count", noted)
+    client = Client(readable(runs))
+    for rest in ("show=completed", "show=failed", "show=completed&order=cost"):
+        assert tiles(await client.get(f"/?agent=sales&{rest}"))["completed"] == 1
+    assert counted.count("sales") == 1
+    feed = Feed(runs)
+    assert (await feed.counts(0.0, agent="sales")).total == 1
+    await agent(journal, said(text="Done."), name="sales").run("Go.", run_id="later")
+    assert (await feed.counts(60.0, agent="sales")).total == 1, "at most a minute old"
+    assert (await feed.counts(0.0, agent="sales")).total == 2
 
 
 @pytest.mark.parametrize(
