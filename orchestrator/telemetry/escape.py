@@ -77,6 +77,8 @@ def escape(text: str, keep: str = KEPT) -> str:
         >>> print(escape("\x1b[2J5\u202e0005"))
         \x1b[2J5\u202e0005
     """
+    if text.isascii() and text.isprintable():  # most texts
+        return text
     return _unsafe(keep).sub(_escaped, text)
 
 
