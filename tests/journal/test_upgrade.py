@@ -207,6 +207,18 @@ async def test_an_interrupted_upgrade_leaves_the_earlier_version_and_uses_its_ba
     assert ([backup], made) == (backups(path), backup.stat().st_mtime_ns)
 
 
+async def test_a_process_that_ended_before_it_removed_the_part_of_a_backup_leaves_none(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    backup = tmp_path / "journal.db.version-1.backup"
+    db = apsw.Connection(str(path))
+    db.execute("VACUUM INTO ?", (str(backup),))
+    db.close()
+    backup.with_name(f"{backup.name}.part").hardlink_to(backup)
+    assert await read(SqliteJournal(path)) == before
+    assert list(tmp_path.glob("*version-1*")) == [backup]
+
+
 async def test_another_backup_is_not_overwritten(tmp_path: Path) -> None:
     path, first = tmp_path / "journal.db", tmp_path / "journal.db.version-1.backup"
     await old(path)

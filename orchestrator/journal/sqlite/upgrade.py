@@ -205,6 +205,7 @@ def _back_up(db: apsw.Connection, path: Path, busy: float) -> None:
     names = (path.with_name(f"{name}{more}.backup") for more in ("", *(f".{n}" for n in range(2, 1_000))))
     target = next(found for found in names if not found.exists() or _is_copy(found, db))
     if target.exists():
+        remove(beside(target, ".part"))  # of a process that ended after it had given the copy its name
         return
     needed = int(_ROOM * sum(file.stat().st_size for file in (path, beside(path, "-wal")) if file.exists()))
     free = shutil.disk_usage(path.parent).free
