@@ -207,7 +207,9 @@ async def test_an_interrupted_upgrade_leaves_the_earlier_version_and_uses_its_ba
     assert ([backup], made) == (backups(path), backup.stat().st_mtime_ns)
 
 
-async def test_a_process_that_ended_before_it_removed_the_part_of_a_backup_leaves_none(tmp_path: Path) -> None:
+async def test_a_process_that_ended_before_it_removed_the_part_of_a_backup_leaves_none(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "journal.db"
     before = await old(path)
     backup = tmp_path / "journal.db.version-1.backup"

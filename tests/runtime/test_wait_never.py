@@ -14,9 +14,11 @@ from orchestrator.errors import Suspended
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.pipeline import Pipeline, PromptStage
+from orchestrator.ralph import PromptAgent, Ralph
 from orchestrator.testing import ScriptedLLM, call
 from tests.runtime.pipeline_stage import Stages
 from tests.runtime.ralph_stage import World
+from tests.runtime.test_ralph_agent import script
 from tests.runtime.test_ralph_people import ASKS, ONE
 
 paid: list[str] = []
@@ -220,3 +222,17 @@ async def test_a_ralph_loop_returns_the_questions_of_its_planner(
         await ralph.resume(left.run_id, answers={"7": "x"})
     result = await ralph.resume(left.run_id, answers={"1.1": "bash"}, wait="never")
     assert (result.waiting, result.outcome) == (False, Outcome.COMPLETED)
+
+
+async def test_a_ralph_loop_returns_the_questions_of_an_agent_that_a_model_executes(
+    journal: Any, tmp_path: Path
+) -> None:
+    said = [call("pay", to="ann"), *script(tmp_path)[Role.EXECUTOR]]
+    executor = PromptAgent(ScriptedLLM(said), folder=tmp_path, tools=[pay])
+    world = World(tmp_path / "s", tasks=ONE)
+    ralph: Any = Ralph(world, executor, world, root=world.root, journal=journal, observers=())
+    left = await ralph.run("x", run_id="r1", wait="never")
+    (one,) = left.questions
+    assert (left.reason, one.tool, one.why, one.run_id != "r1") == ("interrupted", "pay", "approval", True)
+    result = await ralph.resume("r1", answers={one.id: True}, wait="never")
+    assert (result.waiting, result.outcome, paid) == (False, Outcome.COMPLETED, ["ann"])

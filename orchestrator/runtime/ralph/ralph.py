@@ -448,10 +448,13 @@ class Ralph(Facade[RalphResult]):
         return self._service.control.reply(run_id, told, by)
 
     async def questions(self, run_id: str) -> tuple[OpenQuestion, ...]:
-        """Return the open questions of the planner of a waiting run. Raises RunUnknown, SessionFileError."""
+        """Return the open questions of the planner of a waiting run, or those of its child runs.
+
+        Raises RunUnknown, SessionFileError.
+        """
         stored = StoredRun.of(run_id, await self._service.journal.load(run_id))
         if stored.parked is None or stored.parked.get("reason") != "questions":
-            return ()
+            return await super().questions(run_id)
         files = SessionDirectory.open(self._codec.decoded(stored.context).session_path)
         return tuple(
             OpenQuestion(id=one.id, run_id=run_id, key=one.id, text=one.text, why="questions")
@@ -460,9 +463,14 @@ class Ralph(Facade[RalphResult]):
         )
 
     async def _post_answers(self, run_id: str, answers: Answers | None, by: str) -> None:
-        if answers is not None:
-            check_answers(run_id, answers, {one.id: one for one in await self.questions(run_id)})
+        if answers is None:
+            return
+        questions = {one.id: one for one in await self.questions(run_id)}
+        check_answers(run_id, answers, questions)
+        if any(one.why == "questions" for one in questions.values()):
             await self.answer(run_id, cast("Mapping[str, str]", answers), by=by)
+        else:
+            await super()._post_answers(run_id, answers, by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
         """Return the status of a run in this or another process. Raises RunUnknown."""
