@@ -5,7 +5,9 @@
 The command makes a git repository `project` with a list of tasks and one test for each, which fails. The ralph loop
 plans from the list, lets the executor do one task after the other, and reviews each: its test passes, and its work is
 committed. The executor is a model with a shell in the repository; here it follows a script, so that no key is needed.
-The runs are in runs.db of the repository; the same command again prints the result of the run that has ended.
+The runs are in runs.db of the repository. The same command again continues a killed run, or prints the result of one
+that has ended. If the kill interrupted a command of the shell, a person decides whether it runs again: the example
+prints the question, and the command that shows how to answer it.
 
 The shell has the rights of the user who starts the command. Run a real model in a container.
 """
@@ -21,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.errors import Suspended
+from orchestrator.errors import Held, Suspended
 from orchestrator.examples.terminal import complain, say
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request
@@ -161,10 +163,26 @@ async def main() -> int:
     async with SqliteJournal(folder / "runs.db") as journal:
         loop = coding_loop(folder, journal)
         try:
-            result = await loop.run("Do the tasks of TASKS.md.", run_id="tasks", if_exists="resume")
-        except Suspended as error:
+            result = await loop.run(
+                "Do the tasks of TASKS.md.", run_id="tasks", if_exists="resume", wait="never"
+            )
+        except (Held, Suspended) as error:
             complain(str(error))
             return 1
+    for question in result.questions:
+        complain(f"{question.text} ({question.why})")
+        show = (
+            "orchestrator",
+            "runs",
+            "show",
+            question.run_id,
+            "--full",
+            "--journal",
+            str(folder / "runs.db"),
+        )
+        complain(f"waiting for you: {shlex.join(show)}")
+    if result.waiting:
+        return 1
     say(f"{result.outcome}: {result.qualified} of {len(result.tasks)} tasks, {result.executions} executions")
     for task in result.tasks:
         say(f"[{task.marker}] {task.id}")

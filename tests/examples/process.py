@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.contract.test_guides import EXAMPLES, of_language
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 40.0
+"""Seconds."""
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -24,3 +28,11 @@ def command_of_guide(example: str) -> str:
     blocks = [one.text for one in of_language("sh") if one.place == EXAMPLES]
     [found] = [text for text in blocks if f"orchestrator.examples.{example}" in text]
     return found
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds."""
+    ends = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < ends, what
+        time.sleep(0.05)

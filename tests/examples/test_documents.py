@@ -10,10 +10,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,19 +22,11 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.runs import Runs
 from tests.contract.test_guides import of_language
-from tests.examples.process import command_of_guide, environment
+from tests.examples.process import PATIENCE, command_of_guide, environment, until
 from tests.ports import free_port
 
-PATIENCE = 40.0
 COUNT = 12
 NAMES = {f"letter-{number:02}.txt" for number in range(COUNT)}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < ends, what
-        time.sleep(0.05)
 
 
 @contextmanager
