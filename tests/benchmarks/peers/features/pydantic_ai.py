@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -253,7 +252,7 @@ async def vendors(world: World) -> dict[str, Any]:
     """Count the modules of providers."""
     folder = Path(pydantic_ai.__file__).parent / "providers"
     names = sorted(file.stem for file in folder.glob("[a-z]*.py"))
-    return {"ok": True, "value": str(len(names)), "observed": json.dumps(names)}
+    return {"ok": True, "value": str(len(names)), "observed": "modules of pydantic_ai.providers"}
 
 
 if __name__ == "__main__":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.benchmarks.environments import OURS as DISTRIBUTION
+from tests.benchmarks.environments import PINS
 from tests.benchmarks.peers.features.catalogue import FEATURES, LIBRARIES, TEMPORAL
 from tests.benchmarks.peers.roster import OURS
 
@@ -32,7 +35,7 @@ FIGURES = (
     Figure("durable turns/s, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True),
     Figure("time to resume 1,000 turns", "resume of 1,000 turns", "resume_ms", relative=True),
     Figure("time to import", "import and size", "import_ms", relative=True),
-    Figure("MB installed", "import and size", "installed_mb"),
+    Figure("MB without extras", "import and size", "installed_mb"),
 )
 
 
@@ -59,7 +62,17 @@ def evidence() -> str:
             cell = row["cells"][name]
             lines.append(f"  - {title}: {cell['value']} ({cell['observed']})")
         lines.append(f"  - {TEMPORAL}: {feature.documented.value} ({feature.documented.observed})")
+    lines.append(f"- **{FIGURES[-1].title}**, of an environment with")
+    lines += [f"  - {title}: {_packages(name)}" for name, title in LIBRARIES.items()]
     return "\n".join(lines) + "\n"
+
+
+def _packages(library: str) -> str:
+    """Return the packages that were installed for a library, as the head of its pins names them."""
+    if library == OURS:
+        return DISTRIBUTION
+    [found] = re.findall("install (.+) into an empty", (PINS / f"{library}.txt").read_text(encoding="utf-8"))
+    return " and ".join(found.split())
 
 
 @cache
