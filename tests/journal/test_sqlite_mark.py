@@ -245,6 +245,17 @@ async def test_every_kind_of_commit_is_missed_when_the_log_lost_it(path: Path, t
     assert len(copies) == 4
 
 
+async def test_a_journal_opens_whose_last_run_has_text_that_cannot_be_decoded(path: Path) -> None:
+    async with SqliteJournal(path) as journal:
+        await write(journal, await journal.create("r", "me", BODY), NOTE)
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE run SET owner = CAST(x'e6' AS TEXT)")
+    db.close()
+    async with SqliteJournal(path) as journal:
+        with pytest.raises(Corrupt, match=r"run 'r': its row is damaged"):
+            await journal.head("r")
+
+
 async def test_a_run_that_another_process_removed_is_not_missed(path: Path) -> None:
     async with SqliteJournal(path) as first, SqliteJournal(path) as second:
         lease = await begun(first)

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from orchestrator.errors import StoreDown
+from orchestrator.errors import Corrupt, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, high_water, schema, upgrade
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.kernel.journal import Draft, Posted, Record
@@ -258,6 +258,19 @@ async def test_a_damaged_run_stays_damaged_and_the_others_are_upgraded(tmp_path:
             "run 'open': ",
             "run 'parked'",
         ]
+        assert await journal.load("ended") == before["ended"]
+        assert (await journal.head("ended")).outcome == "partial"
+
+
+async def test_text_of_a_run_that_cannot_be_decoded_does_not_prevent_the_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE run SET owner = CAST(x'e6' AS TEXT) WHERE run_id = 'open'")
+    db.close()
+    async with SqliteJournal(path) as journal:
+        with pytest.raises(Corrupt, match=r"run 'open': its row is damaged"):
+            await journal.head("open")
         assert await journal.load("ended") == before["ended"]
         assert (await journal.head("ended")).outcome == "partial"
 

@@ -54,7 +54,7 @@ from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import log, place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.owner import SqlitePresence
-from orchestrator.journal.sqlite.schema import COLUMNS, SHIFT, checksum, decoding, proved, transaction
+from orchestrator.journal.sqlite.schema import SHIFT, checksum, decoding, numbered_row, transaction
 
 SECTOR = 512
 SLOT = 2 * SECTOR
@@ -257,14 +257,13 @@ def _lost(cursor: apsw.Cursor, high_water: HighWater) -> str | None:
     number, epoch, seq, requests, head = high_water
     if not number:
         return None
-    raw = cursor.execute(f"SELECT {COLUMNS} FROM run WHERE id=?", (number,)).fetchone()  # noqa: S608
-    if raw is None:
-        last = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name='run'").get or 0
-        return None if int(last) >= number else f"run number {number} is missing"
     try:
-        row = proved(raw)
+        row = numbered_row(cursor, number)
     except Corrupt:  # reported by every read of this run, and not a fault of the log
         return None
+    if row is None:
+        last = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name='run'").get or 0
+        return None if int(last) >= number else f"run number {number} is missing"
     if seq == REMOVED:
         return f"run {row.run_id!r}, which was removed, exists"
     if row.epoch < epoch or row.seq < seq or row.requests < requests:

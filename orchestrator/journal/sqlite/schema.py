@@ -668,6 +668,13 @@ def selected_rows(
     return cursor.execute(text, (*values, query.page, query.skipped(before))).fetchall()
 
 
+def numbered_row(cursor: apsw.Cursor, number: int) -> RunRow | None:
+    """Return the row of this number, or None. Raises Corrupt."""
+    with decoding(f"run number {number}: its row"):
+        row = cursor.execute(f"SELECT {COLUMNS} FROM run WHERE id=?", (number,)).fetchone()  # noqa: S608
+    return None if row is None else proved(row)
+
+
 def newest_row(cursor: apsw.Cursor, conversation_id: str) -> RunRow | None:
     """Return the row of the newest run of a conversation, or None. Raises Corrupt."""
     row = cursor.execute(

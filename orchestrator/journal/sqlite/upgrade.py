@@ -27,12 +27,11 @@ from orchestrator.journal.sqlite import high_water, place, schema
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import beside
 from orchestrator.journal.sqlite.schema import (
-    COLUMNS,
     RunRow,
     checksum,
     hide_earlier,
+    numbered_row,
     position_sum,
-    proved,
     usage_columns,
 )
 
@@ -166,10 +165,11 @@ def upgrade_file(db: apsw.Connection, *, path: Path, busy: float) -> None:
 
 def _fill_heads(db: apsw.Connection) -> None:
     """Derive the head of each run from its records. A damaged row of a run stays damaged, and without a head."""
-    runs = db.execute(f"SELECT {COLUMNS} FROM run ORDER BY id")  # noqa: S608
-    for raw in runs.fetchall():
+    for (number,) in db.execute("SELECT id FROM run ORDER BY id").fetchall():
         with contextlib.suppress(Corrupt, ValueError, TypeError):
-            _fill_head(db, proved(raw))
+            row = numbered_row(db.cursor(), int(str(number)))
+            if row is not None:
+                _fill_head(db, row)
 
 
 def _fill_head(db: apsw.Connection, row: RunRow) -> None:
