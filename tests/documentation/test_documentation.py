@@ -93,6 +93,9 @@ def test_every_guide_and_every_public_name_has_its_place(site: Path) -> None:
         anchors = set(re.findall(r'id="([^"]+)"', text))
         names = public_names(import_module(namespace))
         assert {name for name in names if not {name, f"{namespace}.{name}"} & anchors} == set()
+        assert "self._" not in re.sub("<[^>]+>", "", text), (
+            "the value of an attribute names something internal"
+        )
     agent = (site / "api" / "orchestrator.html").read_text(encoding="utf-8")
     assert "&gt;&gt;&gt; " in agent  # examples are code
 
