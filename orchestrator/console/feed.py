@@ -175,7 +175,7 @@ class MachineReader:
         """
         if self._task is None and not await self._is_listed(since):
             self._task = asyncio.create_task(self._read(since), name=f"console {self.name}")
-            self._task.add_done_callback(_retrieve)
+            self._task.add_done_callback(retrieve)
         if (task := self._task) is not None:
             await asyncio.wait((task,), timeout=patience)
             if task.done():
@@ -226,7 +226,7 @@ class MachineReader:
         self._version, self._listed = version, time.monotonic()
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def retrieve(task: asyncio.Task[None]) -> None:
     """Retrieve the error of a task, which asyncio logs otherwise; the next page reads again and reports it."""
     if not task.cancelled():
         task.exception()

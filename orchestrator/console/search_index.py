@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 import apsw
 import orjson
 
+from orchestrator.console.feed import retrieve
 from orchestrator.errors import Corrupt, RunUnknown
 from orchestrator.journal.run_query import COUNTS, RunQuery, counted, searched_text
 from orchestrator.kernel.journal import ENGINE, Draft, RunCounts, RunHead
@@ -258,6 +259,7 @@ class SearchIndex:
             version = await self.runs.version()
             if version != self._version:
                 self._task = asyncio.create_task(self._pass(version), name="console search index")
+                self._task.add_done_callback(retrieve)
         if (task := self._task) is not None:
             await asyncio.wait((task,), timeout=patience)
             if task.done():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import random
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 from orchestrator import MemoryJournal, RetryPolicy, Runs, SqliteJournal
 from orchestrator.console import Actor, console_app
 from orchestrator.console.search_index import SearchEntry, SearchIndex
-from orchestrator.errors import LLMError, RunUnknown
+from orchestrator.errors import LLMError, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Draft
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.runs.listing import ORDERS
@@ -328,6 +330,37 @@ async def test_the_index_finds_what_a_comparison_of_the_texts_finds(seed: int) -
         loose = {f"r{number}" for number, text in enumerate(texts) if word.casefold() in text.casefold()}
         assert ids <= loose | exact, word
     await index.close()
+
+
+async def test_a_journal_that_fails_while_it_is_read_is_reported_by_the_next_search_only(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill_texts(journal)
+    failing, excerpts = asyncio.Event(), journal.excerpts
+
+    async def fail(run_ids: Sequence[str]) -> Any:
+        await failing.wait()
+        raise StoreDown("journal is closed")
+
+    monkeypatch.setattr(journal, "excerpts", fail)
+    index = SearchIndex(runs)
+    assert not (await index.find(["parcel"], content=True, patience=0.0)).is_read
+    failing.set()
+    with pytest.raises(StoreDown):
+        await index.find(["parcel"], content=True)
+    monkeypatch.setattr(journal, "excerpts", excerpts)
+    found = await index.find(["parcel"], content=True)
+    assert (found.is_read, found.conditions) == (True, {"run_ids": ["a-1"]})
+    failing.clear()
+    monkeypatch.setattr(journal, "excerpts", fail)
+    left = SearchIndex(runs)
+    assert not (await left.find(["parcel"], content=True, patience=0.0)).is_read
+    assert left._task is not None
+    failing.set()
+    await asyncio.wait((left._task,))
+    del left
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_the_texts_of_a_run_are_bounded_and_have_no_secret() -> None:
