@@ -72,8 +72,8 @@ from orchestrator.providers.reading import (
     malformed,
     mapping,
     merged,
-    objects,
     parsed,
+    parts_of,
     position_of,
     text,
     text_or_none,
@@ -275,7 +275,7 @@ def response_of(raw: Mapping[str, Any]) -> Response:
         raise fault.of_answer(None, None, error)
     if not isinstance(raw.get("content"), list):
         raise malformed("there is no content in it")
-    blocks = objects(raw["content"])
+    blocks = parts_of(raw["content"])
     calls = tuple(_call(block) for block in blocks if block.get("type") == "tool_use")
     thought = "\n\n".join(filter(None, (text(block.get("thinking")) for block in blocks)))
     stop = finish_reason(raw.get("stop_reason"))

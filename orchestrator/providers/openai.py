@@ -112,6 +112,7 @@ from orchestrator.providers.reading import (
     merged,
     objects,
     parsed,
+    parts_of,
     position_of,
     text,
     text_or_none,
@@ -587,16 +588,16 @@ def _content(content: object) -> tuple[Content, str | None]:
     """Return content and reasoning. The content is text, unless a list has parts that are neither text nor thinking."""
     if not isinstance(content, list):
         return (content if isinstance(content, str) else None), None
-    listed = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
-    thoughts = [_thought(part) for part in objects(listed) if part.get("type") == "thinking"]
+    listed = parts_of([{"type": "text", "text": part} if isinstance(part, str) else part for part in content])
+    thoughts = [_thought(part) for part in listed if part.get("type") == "thinking"]
     parts = merged(
         {**part, "text": text(part.get("text"))} if part.get("type") == "text" else dict(part)
-        for part in objects(listed)
+        for part in listed
         if part.get("type") != "thinking"
     )
     if all(part.get("type") == "text" for part in parts):
         return "".join(part["text"] for part in parts), "".join(thoughts) or None
-    return [part for part in parts if part.get("text") != "" or part["type"] != "text"], "".join(
+    return [part for part in parts if part.get("text") != "" or part.get("type") != "text"], "".join(
         thoughts
     ) or None
 

@@ -253,6 +253,15 @@ def tool_call(id_: object, name: object, given: object) -> ToolCall:
     return ToolCall(text(id_), text(name), arguments(given))
 
 
+def parts_of(value: object) -> list[Mapping[str, Any]]:
+    """Return the parts of a content. Raises LLMError for a part whose type is not a word."""
+    parts = objects(value)
+    for part in parts:
+        if not isinstance(part.get("type", ""), str):
+            raise malformed("a part of its content has a type that is not a word")
+    return parts
+
+
 def merged(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return parts with adjacent texts joined: Anthropic splits a sentence where it cites."""
     found: list[dict[str, Any]] = []

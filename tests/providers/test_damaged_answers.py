@@ -154,6 +154,7 @@ async def test_no_raw_exception_leaves_an_adapter(api: str, seed: int, campaign:
 
 CHAT = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
 PIECE = '{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": %s, "function": {"name": "f"}}]}}]}'
+UNTYPED = '{"choices": [{"index": 0, "delta": {"content": [{"type": {}}]}, "finish_reason": "stop"}]}'
 
 
 @pytest.mark.parametrize(
@@ -179,12 +180,29 @@ PIECE = '{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": %s, "funct
         (stream_reply(f"data: {'9' * 5_000}\n\ndata: [DONE]\n\n"), True, "malformed"),
         (json_reply({"error": {"message": 10**30, "code": [1], "status": {}}}, 429), False, "rate_limited"),
         (json_reply({"error": [[[[1]]]]}, 500), False, "server_error"),
+        (
+            json_reply({"choices": [{"message": {"content": [{"type": [], "text": "hi"}]}}]}),
+            False,
+            "malformed",
+        ),
+        (json_reply({"choices": [{"message": {"content": [{"text": ""}, {"type": "x"}]}}]}), False, "answer"),
+        (stream_reply(f"data: {UNTYPED}\n\ndata: [DONE]\n\n"), True, "malformed"),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 async def test_known_oddities_are_an_answer_or_an_error(reply: Reply, streamed: bool, ended: str) -> None:
     async with Loopback([reply]) as server, OpenAI("m", base_url=server.url, api_key="k") as llm:
         assert await check(llm, streamed=streamed) == ended
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 5])
+async def test_a_block_of_anthropic_whose_type_is_not_a_word_is_a_malformed_answer(kind: Any) -> None:
+    body = {"content": [{"type": kind, "text": "hi"}], "stop_reason": "end_turn"}
+    async with (
+        Loopback([json_reply(body)]) as server,
+        Anthropic("m", base_url=server.url, api_key="k") as llm,
+    ):
+        assert await check(llm, streamed=False) == "malformed"
 
 
 def test_every_body_of_an_error_is_classified(seed: int, campaign: Any) -> None:
