@@ -116,7 +116,7 @@ def finished_scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[Block, tu
     }
 
 
-@pytest.mark.campaign
+@pytest.mark.check
 @pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.place)
 def test_every_python_block_runs(block: Block, finished_scripts: dict[Block, tuple[int, str]]) -> None:
     code, errors = finished_scripts[block]
