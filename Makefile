@@ -41,7 +41,7 @@ demo-plan: $(READY) ## a plan is approved, killed half way, recovered, resumed, 
 
 setup: $(READY) ## virtual environment with the locked dependencies, nothing else
 
-test: $(READY) ## set-up, then every behaviour once; about 5 minutes on 2 cores
+test: $(READY) ## set-up, then every behaviour once; about 6 minutes on 2 cores
 	@$(PYTEST) $(TEST) $(ARGS)
 
 test-python: ## `make test` on one version of Python; VERSION=3.14 uses Debian unstable where no such interpreter is installed
