@@ -340,24 +340,23 @@ class SearchIndex:
         The numbers have the order in which the runs started.
         """
         found = []
-        db.execute("BEGIN")
-        for head in heads:
-            known: Any = db.execute(
-                "SELECT id, version, created_at FROM run WHERE run_id = ?", (head.run_id,)
-            ).fetchone()
-            if known is not None and known[2] != head.created_at:  # erased and created again
-                self._remove(db, known[0])
-                known = None
-            number, version, _ = known or (_free_number(db, head.created_at), "", 0.0)
-            if known is None:
-                db.execute("INSERT INTO run(id) VALUES (?)", (number,))
-            values = [getattr(head, name) for name in _HEAD]
-            db.execute(
-                f"UPDATE run SET {_SET} WHERE id = ?", (self._passes, head.cost_micros, *values, number)
-            )
-            if version != _version(head):
-                found.append((number, head))
-        db.execute("COMMIT")
+        with db:
+            for head in heads:
+                known: Any = db.execute(
+                    "SELECT id, version, created_at FROM run WHERE run_id = ?", (head.run_id,)
+                ).fetchone()
+                if known is not None and known[2] != head.created_at:  # erased and created again
+                    self._remove(db, known[0])
+                    known = None
+                number, version, _ = known or (_free_number(db, head.created_at), "", 0.0)
+                if known is None:
+                    db.execute("INSERT INTO run(id) VALUES (?)", (number,))
+                values = [getattr(head, name) for name in _HEAD]
+                db.execute(
+                    f"UPDATE run SET {_SET} WHERE id = ?", (self._passes, head.cost_micros, *values, number)
+                )
+                if version != _version(head):
+                    found.append((number, head))
         return sorted(found, key=itemgetter(0))  # a full-text index is slow if they are not in their order
 
     def _write(
@@ -366,16 +365,15 @@ class SearchIndex:
         heads: Sequence[tuple[int, RunHead]],
         excerpts: Mapping[str, Sequence[Draft]],
     ) -> None:
-        db.execute("BEGIN")
-        for number, head in heads:
-            db.execute("DELETE FROM entry WHERE rowid = ?", (number,))
-            texts = (searched_text(head), *_entry(excerpts.get(head.run_id, ())))
-            db.execute(
-                "INSERT INTO entry(rowid, heads, names, contents) VALUES (?,?,?,?)",
-                (number, *(text + _END for text in texts)),
-            )
-            db.execute("UPDATE run SET version = ? WHERE id = ?", (_version(head), number))
-        db.execute("COMMIT")
+        with db:
+            for number, head in heads:
+                db.execute("DELETE FROM entry WHERE rowid = ?", (number,))
+                texts = (searched_text(head), *_entry(excerpts.get(head.run_id, ())))
+                db.execute(
+                    "INSERT INTO entry(rowid, heads, names, contents) VALUES (?,?,?,?)",
+                    (number, *(text + _END for text in texts)),
+                )
+                db.execute("UPDATE run SET version = ? WHERE id = ?", (_version(head), number))
         self.read = int(db.execute("SELECT count(*) FROM run").get or 0)
 
     def _remove_others(self, db: apsw.Connection) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
+import apsw
 import pytest
 
 from orchestrator import MemoryJournal, RetryPolicy, Runs, SqliteJournal
@@ -361,6 +362,25 @@ async def test_a_journal_that_fails_while_it_is_read_is_reported_by_the_next_sea
     del left
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_an_index_that_found_its_disk_full_is_written_by_the_next_search(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_texts(journal)
+    index = SearchIndex(runs)
+    for name in ("_entry", "_version"):
+
+        def full(_: Any) -> Any:
+            raise apsw.FullError("database or disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"orchestrator.console.search_index.{name}", full)
+            with pytest.raises(apsw.FullError):
+                await index.find(["parcel"], content=True)
+    found = await index.find(["parcel"], content=True)
+    assert (found.is_read, found.conditions) == (True, {"run_ids": ["a-1"]})
+    await index.close()
 
 
 def test_the_texts_of_a_run_are_bounded_and_have_no_secret() -> None:
