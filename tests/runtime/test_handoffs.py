@@ -719,10 +719,8 @@ def ask() -> str:
     return "yes"
 
 
-@pytest.mark.parametrize("answered", [False, True], ids=["open question", "answered question"])
-async def test_an_agent_that_got_handoffs_resumes_its_waiting_run_and_an_approval_from_before_counts(
-    *, answered: bool
-) -> None:
+def paying() -> tuple[Any, list[str]]:
+    """Return a tool that asks a person, and the payments that it made."""
     paid: list[str] = []
 
     @tool(effect="irreversible", approval=True)
@@ -731,6 +729,14 @@ async def test_an_agent_that_got_handoffs_resumes_its_waiting_run_and_an_approva
         paid.append(to)
         return "paid"
 
+    return pay, paid
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["open question", "answered question"])
+async def test_an_agent_that_got_handoffs_resumes_its_waiting_run_and_an_approval_from_before_counts(
+    *, answered: bool
+) -> None:
+    pay, paid = paying()
     journal = MemoryJournal()
     script = [call("pay", to="shop")]
     before = agent("triage", script, "done", tools=[pay], journal=journal, version="1")
@@ -762,14 +768,7 @@ async def test_a_segment_that_migrates_asks_again_and_no_answer_from_before_coun
     *, gets: bool, answered: bool
 ) -> None:
     """The digest covers the graph: what was approved in another machine is asked again, as the run says."""
-    paid: list[str] = []
-
-    @tool(effect="irreversible", approval=True)
-    def pay(to: str) -> str:
-        """Pay."""
-        paid.append(to)
-        return "paid"
-
+    pay, paid = paying()
     journal = MemoryJournal()
 
     def team(version: str, *script: Any, hands_over: bool) -> Agent[Any, Any]:

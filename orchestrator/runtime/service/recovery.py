@@ -335,8 +335,8 @@ class Recovery:
         """End as cancelled what a run that has ended after its resumption left open: nothing resumes it any more.
 
         Each one that ended here is yielded, to be published. Their agents may be unknown here, so no hook is called, no
-        call is undone, and the totals of their graphs are left out. A descendant with another living
-        owner gets the request to stop instead; one with programs that only a person can check is parked.
+        call is undone, and the totals of their graphs are left out. A descendant with another living owner gets the
+        request to stop instead; one with programs that only a person can check is parked.
 
         Raises RunUnknown, Corrupt, StoreDown.
         """
