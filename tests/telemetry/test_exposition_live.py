@@ -58,8 +58,9 @@ async def test_a_run_at_work_is_on_every_page_and_nothing_it_works_with_is(tmp_p
 
             running = asyncio.create_task(agent.run(f"What about {CANARY}?", run_id="at-work"))
             await begun.wait()
-            while metrics.live.current_runs()[0].state != "process_tools":
-                await asyncio.sleep(0)  # a pure tool begins while the transition is being written
+            # A pure tool begins while its transition is being written.
+            while metrics.live.current_runs()[0].state != "process_tools":  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
             during = await every_page()
             go_on.set()
             result = await running
