@@ -3,11 +3,13 @@
     python -m tests.repeat --times 10                           `make test` while all cores are busy
     python -m tests.repeat --tier campaign --times 3 --slow-disk
     python -m tests.repeat --times 20 --stepping-clock -- tests/engines -n 2
+    python -m tests.repeat --times 3 --late-threads
 
 What follows `--` is for pytest; without `--tier` it chooses the tests. A slow disk delays each sync, and temporary
 folders lie on a disk. A stepping clock shows another time each second, hours before or after, in all processes;
 `time.monotonic` is right. The times of files are right too, and so are the clocks of programs that do not ask the C
-library (those in Go) and of processes that get an environment of their own: they are like another machine.
+library (those in Go) and of processes that get an environment of their own: they are like another machine. Late threads
+are those of pools and of journals in the processes of pytest (`tests/late.py`).
 The exit code is 1 if a test failed.
 """
 
@@ -61,27 +63,38 @@ def main() -> int:
         "--slow-disk", action="store_true", help="delay each sync; temporary folders on a disk"
     )
     parser.add_argument("--stepping-clock", action="store_true", help="another time of the wall each second")
-    parser.add_argument("--clock", type=int, metavar="SEED", help="of the steps in the first run")
+    parser.add_argument(
+        "--late-threads", action="store_true", help="threads begin their work late, at random"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of the clock's steps and the threads' delays in the first run"
+    )
     parser.add_argument("arguments", nargs="*", help="for pytest, after --")
     options = parser.parse_args()
-    first = random.randrange(1_000_000) if options.clock is None else options.clock
+    first = random.randrange(1_000_000) if options.seed is None else options.seed
+    is_random = options.stepping_clock or options.late_threads
     failures: list[Failure] = []
     code = 0
     try:
         with busy_cores() if options.load else contextlib.nullcontext():
             for number in range(options.times):
-                seed = first + number if options.stepping_clock else None
+                seed = first + number
                 started = time.monotonic()
                 with tempfile.TemporaryDirectory() as folder:
                     report = Path(folder) / "report.xml"
-                    with disturbed(seed, slow_disk=options.slow_disk) as environment:
+                    with disturbed(
+                        seed,
+                        slow_disk=options.slow_disk,
+                        stepping_clock=options.stepping_clock,
+                        late_threads=options.late_threads,
+                    ) as environment:
                         ended = run_tests(options.tier, options.arguments, report, environment)
                     found = list(failures_in(report, number + 1))
                 failures += found
                 code = max(code, ended)
-                clock = "" if seed is None else f", clock {seed}"
+                seeded = f", seed {seed}" if is_random else ""
                 print(
-                    f"run {number + 1} of {options.times}{clock}: {len(found)} failed, pytest ended with {ended}, "
+                    f"run {number + 1} of {options.times}{seeded}: {len(found)} failed, pytest ended with {ended}, "
                     f"{time.monotonic() - started:.0f} s",
                     flush=True,
                 )
@@ -140,8 +153,9 @@ def repeating(failure: Failure, options: argparse.Namespace, first: int) -> str:
         words.append("--no-load")
     if options.slow_disk:
         words.append("--slow-disk")
-    if options.stepping_clock:
-        words += ["--stepping-clock", "--clock", str(first + failure.run - 1)]
+    words += ["--stepping-clock"] * options.stepping_clock + ["--late-threads"] * options.late_threads
+    if options.stepping_clock or options.late_threads:
+        words += ["--seed", str(first + failure.run - 1)]
     seeds = [seed for seed in failure.seeds if _SEED.fullmatch(seed)]
     return " ".join([*seeds[:1], shlex.join([*words, "--", failure.test])])
 
@@ -161,18 +175,25 @@ def busy_cores() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def disturbed(clock: int | None, *, slow_disk: bool) -> Iterator[dict[str, str]]:
-    """Yield an environment for processes with a stepping clock (its seed) or a slow disk."""
-    definitions = ["-DSLOW_DISK"] * slow_disk + [f"-DSTEPPING_CLOCK={clock}"] * (clock is not None)
+def disturbed(
+    seed: int = 0, *, slow_disk: bool = False, stepping_clock: bool = False, late_threads: bool = False
+) -> Iterator[dict[str, str]]:
+    """Yield an environment for processes with these disturbances."""
+    environment = dict(os.environ)
+    if late_threads:
+        plugins = [part for part in (environment.get("PYTEST_PLUGINS"), "tests.late") if part]
+        environment |= {"PYTEST_PLUGINS": ",".join(plugins), "TEST_LATE": str(seed)}
+    definitions = ["-DSLOW_DISK"] * slow_disk
+    definitions += [f"-DSTEPPING_CLOCK={seed}"] * stepping_clock
     if not definitions:
-        yield dict(os.environ)
+        yield environment
         return
     with tempfile.TemporaryDirectory(dir=DISK) as folder:
         Path(folder).chmod(0o711)  # a server of PostgreSQL is another user's
         library = Path(folder) / "disturbance.so"
         source = Path(__file__).with_name("disturbance.c")
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", *definitions, "-o", library, source], check=True)
-        environment = os.environ | {"LD_PRELOAD": str(library)}
+        environment["LD_PRELOAD"] = str(library)
         if slow_disk:
             environment["PYTEST_DEBUG_TEMPROOT"] = folder
         yield environment

@@ -58,7 +58,7 @@ def typed(command: str) -> tuple[int, str]:
 @pytest.mark.system("gcc")
 def test_a_clock_that_steps_and_a_seed_are_found_and_their_commands_repeat_them(folder: Path) -> None:
     code, listed = typed(
-        "python -m tests.repeat --times 2 --no-load --stepping-clock --clock 8 -- test_luck.py"
+        "python -m tests.repeat --times 2 --no-load --stepping-clock --seed 8 -- test_luck.py"
     )
     assert code == 1
     titles = re.findall(r"^\S*::(\w+)  failed in (.*)$", listed, re.MULTILINE)
@@ -67,11 +67,30 @@ def test_a_clock_that_steps_and_a_seed_are_found_and_their_commands_repeat_them(
     assert re.search(r"run 2: .*\n +ORCHESTRATOR_SEED=3\n", listed)
 
     *_, of_clock, of_seed = re.findall(r"^ +((?:ORCHESTRATOR_SEED=3 )?python .*)$", listed, re.MULTILINE)
-    assert "--stepping-clock --clock 9 -- " in of_clock
+    assert "--stepping-clock --seed 9 -- " in of_clock
     for command in (of_clock, of_seed):
         code, again = typed(command)
         assert code == 1
         assert f"{shlex.split(command)[-1]}  failed in 1 of 1" in again
+
+
+@pytest.mark.campaign
+def test_late_threads_are_late_in_the_order_of_their_seed(folder: Path) -> None:
+    (folder / "test_threads.py").write_text(
+        "import time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def test_pool():\n"
+        "    start = time.monotonic()\n"
+        "    with ThreadPoolExecutor(1) as pool: results = [*pool.map(str, range(50))]\n"
+        "    assert results == [str(number) for number in range(50)]\n"
+        "    assert time.monotonic() - start < 0.1, 'the threads were late'\n"
+    )
+    code, listed = typed(
+        "python -m tests.repeat --times 1 --no-load --late-threads --seed 7 -- test_threads.py"
+    )
+    assert code == 1
+    assert "AssertionError: the threads were late" in listed
+    assert "--late-threads --seed 7 -- test_threads.py::test_pool" in listed
 
 
 @pytest.mark.campaign

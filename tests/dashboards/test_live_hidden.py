@@ -127,7 +127,7 @@ def _calls(folder: Path, host: AgentHost) -> tuple[Call, ...]:
 @pytest.fixture(scope="module")
 def slow_disk() -> Iterator[dict[str, str]]:
     """The variable with which a process has a slow disk: some of its syncs take half a second."""
-    with disturbed(None, slow_disk=True) as environment:
+    with disturbed(slow_disk=True) as environment:
         yield {"LD_PRELOAD": environment["LD_PRELOAD"]}
 
 
