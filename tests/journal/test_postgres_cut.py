@@ -30,10 +30,12 @@ def relay(database: str) -> Iterator[Relay]:
 
 
 async def quiet(journal: PostgresJournal) -> None:
-    """Let it beat no more: what is cut is to be the write."""
+    """Let it beat no more, and live all the same: what is cut is to be the write."""
     assert journal._handle is not None
     journal._handle.presence.beat = 1e9
     journal._handle.presence.postpone()
+    async with await psycopg.AsyncConnection.connect(journal.address.secret, autocommit=True) as other:
+        await other.execute("UPDATE orchestrator.holder SET grace = 1e9")
 
 
 async def sizes(relay: Relay, work: Callable[[], Awaitable[Any]]) -> dict[Direction, int]:
