@@ -110,7 +110,11 @@ def test_repeats_are_counted_from_the_first_repetition_up_to_the_limit() -> None
     assert [stall([A] * n, 9).repeats for n in range(5)] == [0, 0, 1, 2, 3]
     assert [stall([A, B] * n, 9).repeats for n in range(5)] == [0, 0, 1, 2, 3]
     assert [stall([A, A, B] * n, 9).repeats for n in range(1, 4)] == [0, 1, 2]
-    assert [stall(turns * 9, 2).repeats for turns in ([A], [A, B], [A, A, B])] == [2, 2, 2]
+    assert [stall([B, A, A] * n, 9).repeats for n in range(1, 4)] == [1, 1, 2], (
+        "of the pair, then of the round"
+    )
+    assert [stall(turns * 9, 2).repeats for turns in ([A], [A, B], [A, A, B], [B, A, A])] == [2, 2, 2, 2]
+    assert stall([B, A, turn("a", "other")] * 9, 2)[:2] == (StallKind.ALTERNATION, 2)
 
 
 @pytest.mark.parametrize("window", [[], [A], [A, B], [A, B, C], [A, B, A], [B, A, A]])
