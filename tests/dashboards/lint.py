@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import promql_parser
+import yaml
 
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.ops.alert import ALERTS, NAMES
@@ -30,6 +31,8 @@ FOREIGN: dict[str, frozenset[str]] = {
     "process_resident_memory_bytes": TARGET,
 }
 """Metrics of others: Prometheus's own, and those of the Python client."""
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""That of libyaml, which is fast, where PyYAML has a wheel with it."""
 NAMES_OF_OURS = (
     "machine",
     "agent",

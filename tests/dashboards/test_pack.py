@@ -23,7 +23,7 @@ from orchestrator.ops.pack import yaml as as_yaml
 from orchestrator.ops.panel import SCHEMA_VERSION, PanelKind, dashboard_data
 from orchestrator.ops.rule import Profile, Thresholds, number
 from orchestrator.ops.run_flow import in_order, returns, waits
-from tests.dashboards.lint import GRAPHS
+from tests.dashboards.lint import GRAPHS, YAML_LOADER
 from tests.dashboards.monitoring import ROOT
 from tests.derived import HINT
 from tests.kernel.toy import TOY
@@ -32,7 +32,7 @@ COMMITTED = ROOT / "dashboards"
 APPLIED = 262_144
 """Most bytes that `kubectl apply` accepts: it stores each object in an annotation of the object."""
 BY_HAND = {"README.md", "rendered.webp", "console.webp"}
-loaded = functools.partial(yaml.load, Loader=yaml.CSafeLoader)
+loaded = functools.partial(yaml.load, Loader=YAML_LOADER)
 
 
 def test_what_is_committed_is_what_the_tables_give() -> None:
