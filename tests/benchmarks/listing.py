@@ -338,7 +338,7 @@ async def measure_pages(journal: Journal, name: str, calls: int = 7) -> dict[str
 
 async def _ask_until_read(client: Client, address: str) -> None:
     """Ask for a page until the console has read in the background what the page shows, as a browser does."""
-    while re.search("Search again|load delay:1s", (await client.get(address)).text):  # noqa: ASYNC110
+    while re.search("Search again|every 1s", (await client.get(address)).text):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 

@@ -82,10 +82,10 @@ class Processes:
         self.started.append(process)
         return process
 
-    def console(self, *options: str, shared: bool = False) -> str:
+    def console(self, *options: str, shared: bool = False, module: str = "orchestrator") -> str:
         """Serve the journal; return an address that signs in: one person once, or any number of them."""
         given = (*options, *(("--token-env", "CONSOLE_TOKEN") if shared else ()))
-        process = self.start("orchestrator", "console", "--journal", self.journal.name, "--port", "0", *given)
+        process = self.start(module, "console", "--journal", self.journal.name, "--port", "0", *given)
         assert process.stdout is not None
         said = process.stdout.readline()
         found = re.search(r"http://\S+", said)

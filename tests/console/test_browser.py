@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from orchestrator import Runs, SqliteJournal
 from orchestrator.examples.console_demo import agents, fill
 from tests.console.browsing import ROOT, SECONDS, Person, Processes, in_a_loop, overflow, violations
+from tests.console.gated import GATE
 from tests.console.stored import leave_asking, leave_planned
 
 if TYPE_CHECKING:
@@ -125,6 +127,42 @@ def test_a_run_is_watched_live_answered_reloaded_killed_and_resumed(
     processes.open(2)
     page.locator(".chip", has_text="Completed").wait_for()
     assert decisions(processes.journal, "live") == [("approve", "checked")]
+    assert ann.said == []
+
+
+@pytest.mark.campaign
+def test_pages_show_by_themselves_what_the_console_reads_in_the_background(
+    browser: Browser, processes: Processes
+) -> None:
+    async def write() -> None:
+        async with SqliteJournal(processes.journal) as journal:
+            await leave_asking(journal, "asks")
+
+    in_a_loop(write())
+    ann = Person.at(browser, processes.console(shared=True, module="tests.console.gated"))
+    for path, unread in (
+        ("/?q=scripted", "The index of the search is being built."),
+        ("/machines?machine=llm_loop", "0 of them were read so far"),
+        ("/agents/support", "0 of 1 run were read so far"),
+    ):
+        gate = processes.folder / GATE
+        gate.unlink(missing_ok=True)
+        page = ann.page(path)
+        page.get_by_text(unread).wait_for()
+        for _ in range(2):  # the page asks until it is read, not once
+            with page.expect_response(re.compile(re.escape(ann.base + path)), timeout=SECONDS):
+                pass
+        if "q=" in path:
+            page.get_by_text("No run matches scripted so far.").wait_for()
+            page.locator("#search").fill("the next word")
+        gate.touch()
+        page.get_by_text(unread).wait_for(state="detached")
+        if "q=" in path:
+            page.locator("#rows").get_by_text("asks").wait_for()
+            assert page.locator("#search").input_value() == "the next word"
+            assert page.locator("#counts a", has_text="All").inner_text().startswith("1")
+            page.locator("#several").wait_for()
+            assert violations(page) == overflow(page) == []
     assert ann.said == []
 
 

@@ -105,7 +105,7 @@ async def test_runs_that_are_not_listed_yet_are_not_taken_for_none(
     monkeypatch.setattr(MachineReader.window, "__defaults__", (0.0,))
     page = (await Client(readable(runs)).get("/machines?machine=llm_loop&window=all")).text
     assert "The runs of this machine are being read." in page
-    assert "load delay:1s" in page, "the page asks again"
+    assert "every 1s" in page, "the page asks until they are"
     listed.set()
     window = await reader.window(None, patience=60)
     assert (len(window.heads), window.is_listed, window.is_read) == (4, True, True)
