@@ -51,11 +51,14 @@ if TYPE_CHECKING:
 class CallbackList(list[Any]):
     """A list of callbacks or conditions that reports each change of itself."""
 
+    __slots__ = ("_changed", "bound")  # an agent has a hundred of these lists
+    bound: tuple[Any, ...]
+    """Contents of the list when hooks were bound to the table."""
+
     def __init__(self, items: Iterable[Any], changed: Callable[[], None], replaced: object = None) -> None:
         super().__init__(items)
         self._changed = changed
-        self.bound: tuple[Any, ...] = getattr(replaced, "bound", ())
-        """Contents of the list when hooks were bound to the table."""
+        self.bound = getattr(replaced, "bound", ())
 
     @property
     def differs(self) -> bool:
@@ -511,7 +514,7 @@ class Machine(transitions.Machine):
         self.compiled = CompiledTable()
         self.followers: WeakSet[TableFollower] = WeakSet()
         """What is told about each change of the table."""
-        self._changing = self._rejected = False
+        self._changing, self._rejected = True, False
         self.leave_state = self.enter_state = None
         self._checks_purity = checks_purity(check_purity)
         self.hooks = hooks
@@ -522,6 +525,7 @@ class Machine(transitions.Machine):
             model=None, states=None, initial=None, auto_transitions=False, model_attribute="state"
         )
         self._build(graph, hooks)
+        self._changing = False
         self.compiled.graph = graph
         for _, callbacks in self._slots():
             callbacks.bound = tuple(callbacks)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import GraphError
-from orchestrator.kernel.hooks import GENERAL, collect, expected
+from orchestrator.kernel.hooks import GENERAL, collect, expected, takes
 from orchestrator.kernel.lint import LintRule
 from tests.kernel.toy import TOY, ToyRun, hooks, nothing
 
@@ -192,6 +193,29 @@ def test_arguments_with_defaults_and_any_number_of_them_are_fine() -> None:
     async def more(run: ToyRun, extra: int = 0, *rest: int, **others: int) -> None: ...
 
     collect(TOY, hooks(), extra=[types.SimpleNamespace(enter_done=more)])
+
+
+@pytest.mark.parametrize("arguments", range(5))
+def test_a_function_takes_as_many_arguments_as_its_signature_says(arguments: int) -> None:
+    kinds = (
+        ("", "a, /", "a=1, /"),
+        ("", "b=1", "b=1, c=1"),
+        ("*", "*rest"),
+        ("d=1", "d", "d=1, e"),
+        ("", "**more"),
+    )
+    for parts in itertools.product(*kinds):
+        parameters = ", ".join(filter(None, parts))
+        for source in (f"lambda {parameters}: None", f"lambda first, {parameters}: None"):
+            function = eval(source)  # noqa: S307 - one of ours
+            assert takes(function, arguments) == takes(functools.partial(function), arguments), source
+
+
+def test_a_function_takes_what_the_one_that_it_replaces_takes() -> None:
+    @functools.wraps(_taking(1))
+    def replacing(*anything: Any) -> None: ...
+
+    assert [takes(replacing, count) for count in range(3)] == [False, True, False]
 
 
 def _taking(count: int) -> Any:
