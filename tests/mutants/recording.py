@@ -68,12 +68,15 @@ class Recorder:
     def _lines(self) -> dict[str, set[tuple[str, str]]]:
         """Return test -> (source file, name of a line) for each line that it executed.
 
-        A test may compile a longer text under the name of a file; the lines that the file does not have are left out.
+        A test may compile a longer text under the name of a file, or a text under the name of none. What no file has is
+        left out.
         """
         data = self._coverage.get_data()
         found: dict[str, set[tuple[str, str]]] = {test: set() for test in self._seconds}
         for measured in data.measured_files():
             path = Path(measured)
+            if not path.is_file():
+                continue
             names = line_names(path)
             short = path.relative_to(self._root).as_posix()
             executed = data.contexts_by_lineno(measured)

@@ -66,6 +66,9 @@ def test_codes_stay_as_they_are():
 
 def test_a_longer_text_of_the_same_file_is_executed():
     exec(compile("\n" * 99 + "longer = True", shop.price.__file__, "exec"))
+
+def test_a_text_of_no_file_is_executed():
+    exec(compile("example = True", f"{shop.price.__file__}: example", "exec"))
 """
 KILLED = "sum(known) - discount -> (sum(known) + discount)"
 SURVIVOR = "discount < 0 -> (discount <= 0)"
