@@ -71,6 +71,19 @@ async def test_an_upgrade_keeps_every_record_and_fills_the_heads(database: str) 
     assert version(database) == 4
 
 
+async def test_a_damaged_run_stays_damaged_and_the_others_are_upgraded(database: str) -> None:
+    before = await old(database)
+    with psycopg.connect(database, options="-c search_path=orchestrator") as connection:
+        connection.execute(
+            "UPDATE record SET body = '{' WHERE seq = 1 AND run = (SELECT id FROM run WHERE run_id = 'parked')"
+        )
+    async with PostgresJournal(database) as journal:
+        (problem,) = (await journal.check()).problems
+        assert problem.startswith("run 'parked'")
+        assert [record[:4] for record in await journal.load("ended")] == before["ended"]
+        assert (await journal.head("ended")).outcome == "partial"
+
+
 async def test_many_who_open_an_old_journal_at_once_upgrade_it_once(database: str) -> None:
     before = await old(database)
     journals = [PostgresJournal(database) for _ in range(6)]

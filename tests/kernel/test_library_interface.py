@@ -360,6 +360,8 @@ def test_a_working_state_without_an_enter_callback_is_refused() -> None:
     made.states["work"].on_enter.clear()
     with pytest.raises(GraphError, match="working state 'work' has no enter callback"):
         made.steps("init", "start")
+    made.enter_state.append(_noted)
+    assert [step.dest for step in made.steps("init", "start")] == ["work"]
 
 
 # ---- fingerprint ----
