@@ -55,8 +55,8 @@ async def test_start_orders_and_end_are_one_line_each(log: io.BytesIO) -> None:
         await engine._commands.take(Posted("8", "reverse", {"tool": "look"}, "eve", number=8))
         await engine.drain(0.5, by="ann", why="new version")
     lines = told(log)
-    assert {(line["engine"], line["run_id"], line["level"]) for line in lines} == {
-        ("mill", engine.run_id, "info")
+    assert {(line["logger"], line["engine"], line["run_id"], line["level"]) for line in lines} == {
+        ("orchestrator", "mill", engine.run_id, "info")
     }
     assert [(line["msg"], line.get("limit"), line.get("runs")) for line in (lines[0], lines[-1])] == [
         ("engine.started", 3, 0),

@@ -9,7 +9,7 @@ import logging
 import logging.handlers
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ import structlog
 
 from orchestrator import Agent, Limits, LLMError, RetryPolicy, ToolCall, tool
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.fact import RunStarted
 from orchestrator.telemetry import TransitionLog, configure_logging, logger_from_context
 from orchestrator.telemetry.log import KEYS, FieldNames
 from orchestrator.testing import ScriptedLLM
@@ -24,6 +25,7 @@ from tests.dashboards.test_runbooks import FACTS
 from tests.telemetry.test_log import VALIDATOR, lines_of
 
 Make = Callable[[io.StringIO], Any]
+SPAN = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -184,7 +186,10 @@ async def test_the_runs_logger_keeps_numbers_booleans_and_declared_fields() -> N
                 "msg": "message",
                 "service": "service.name",
                 "pid": "process.pid",
+                "trace_id": "trace.id",
+                "span_id": "span.id",
                 "error_type": "error.type",
+                "error_code": "error.code",
                 "run_id": "orchestrator.run_id",
                 "agent": "orchestrator.agent",
             },
@@ -197,9 +202,15 @@ async def test_the_runs_logger_keeps_numbers_booleans_and_declared_fields() -> N
                 "msg": "body",
                 "service": "service.name",
                 "pid": "process.pid",
+                "trace_id": "trace_id",
+                "span_id": "span_id",
                 "error_type": "error.type",
                 "run_id": "orchestrator.run_id",
                 "agent": "gen_ai.agent.name",
+                "model": "gen_ai.request.model",
+                "tool": "gen_ai.tool.name",
+                "tokens_in": "gen_ai.usage.input_tokens",
+                "tokens_out": "gen_ai.usage.output_tokens",
             },
         ),
     ],
@@ -207,14 +218,15 @@ async def test_the_runs_logger_keeps_numbers_booleans_and_declared_fields() -> N
 def test_lines_have_the_names_of_another_convention(names: FieldNames, renamed: dict[str, str]) -> None:
     own, ours, theirs = io.BytesIO(), io.BytesIO(), io.StringIO()
     logs = [
-        TransitionLog(own, level="debug"),
-        TransitionLog(ours, level="debug", names=names),
-        TransitionLog(logger=HOSTS["structlog"](theirs), level="debug", names=names),
+        TransitionLog(own, level="debug", trace=lambda: SPAN),
+        TransitionLog(ours, level="debug", names=names, trace=lambda: SPAN),
+        TransitionLog(logger=HOSTS["structlog"](theirs), level="debug", names=names, trace=lambda: SPAN),
     ]
-    for fact in FACTS:
+    for fact in (*FACTS, RunStarted("loop", "r3", 1.0, agent="helper")):
         for log in logs:
             log.observe(fact)
     lines = [[json.loads(line) for line in stream.getvalue().splitlines()] for stream in (own, ours, theirs)]
+    assert renamed.keys() <= {key for line in lines[0] for key in line}
     for wanted, found, host in zip(*lines, strict=True):
         shared = {key: name for key, name in renamed.items() if key in wanted and key != "ts"}
         for line in (found, host):
@@ -253,6 +265,22 @@ def test_a_host_that_configures_structlog_after_its_agents_gets_its_lines_there(
     finally:
         structlog.reset_defaults()
     assert json.loads(stream.getvalue())["msg"] == "run.started"
+
+
+def test_a_chain_that_makes_records_receives_each_line_once_after_the_first() -> None:
+    received: list[MutableMapping[str, Any]] = []
+
+    def receive(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        received.append(line)
+        return line
+
+    stream = io.StringIO()
+    processors = [receive, structlog.stdlib.render_to_log_kwargs]
+    logger = structlog.wrap_logger(plain(stream, JsonFormatter()), processors=processors)
+    log = TransitionLog(logger=logger)
+    for fact in FACTS[:3]:
+        log.observe(fact)
+    assert (len(stream.getvalue().splitlines()), len(received)) == (3, 4)
 
 
 def test_the_process_wide_configuration_takes_the_same_options() -> None:
