@@ -392,11 +392,12 @@ class Viewers:
     def others(self, run_id: str, session: str) -> list[str]:
         """Return the names of the people of other sessions who look at the questions of a run."""
         now = time.monotonic()
-        return sorted(
+        names = {
             name
             for (seen_run, seen_session), (name, at) in self._seen.items()
             if seen_run == run_id and seen_session != session and now - at < LOOKS
-        )
+        }
+        return sorted(names)
 
 
 @dataclass(slots=True)

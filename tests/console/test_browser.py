@@ -264,6 +264,7 @@ def test_every_page_fits_its_window_is_accessible_and_reports_no_error(
     for name, path in PAGES.items():
         page = ann.page(path)
         assert overflow(page) == [], name
+        assert page.locator(".nav").evaluate("one => one.scrollWidth <= one.clientWidth"), name
         assert violations(page) == [], name
         _picture(page, name, width, scheme)
     expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"

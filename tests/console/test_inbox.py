@@ -140,6 +140,14 @@ async def test_a_row_and_the_question_say_who_else_looks_at_it(journal: MemoryJo
     assert page.count("ann also looks") == 1, "in the row of the other run"
 
 
+def test_a_person_in_two_browsers_is_named_once() -> None:
+    viewers = Viewers()
+    for session, name in (("1", "eve"), ("2", "ann"), ("3", "eve")):
+        viewers.look("r", session, name)
+    assert viewers.others("r", "4") == ["ann", "eve"]
+    assert viewers.others("r", "1") == ["ann", "eve"]
+
+
 def test_who_has_left_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
