@@ -63,6 +63,16 @@ class Verdict(NamedTuple):
     def __bool__(self) -> bool:
         return self.ok
 
+    @property
+    def is_budget(self) -> bool:
+        """Whether the limit is the most that may be used, so that their ratio is the used share.
+
+        Example:
+            >>> Verdict(True, "iterations", 3, 20).is_budget, Verdict(True, "present", 3, 1).is_budget
+            (True, False)
+        """
+        return self.limit > 0 and self.guard not in _NOT_COUNTED and self.guard != "joined"
+
     def explain(self) -> str:
         """Return the verdict as one sentence.
 

@@ -353,7 +353,7 @@ class RunSections:
         return [
             Meter(guard.name, guard.last.observed, guard.last.limit, _UNITS.get(guard.name, ""))
             for guard in self.guards
-            if guard.last.limit > 0
+            if guard.last.is_budget
         ]
 
     @property

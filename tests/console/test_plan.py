@@ -51,6 +51,9 @@ async def test_a_plan_is_shown_whole_changed_and_approved_from_the_inbox(
         waiting = asyncio.create_task(approval.wait())
         client = await operator(runs)
         assert "tidy" in (await client.get("/?show=waiting")).text
+        assert 'class="m-over"' not in (await client.get("/runs/tidy")).text, (
+            "what must be present is no budget"
+        )
         page = await client.get("/inbox?run=tidy")
         plan = (await Approval.look(tmp_path)).plan
         assert "May this plan be carried out?" in page.text

@@ -329,7 +329,7 @@ class GuardHistory:
     evaluated: int = 0
     refused: int = 0
     shares: dict[int, float] = field(default_factory=dict)
-    """Turn -> the greatest share of the limit in it; a limit of 0 has none."""
+    """Turn -> the greatest used share of the limit in it, if the limit is a budget."""
     refusals: set[int] = field(default_factory=set)
     """The turns in which it refused."""
 
@@ -337,7 +337,7 @@ class GuardHistory:
         """Add a verdict."""
         self.last = verdict
         self.evaluated += 1
-        if verdict.limit > 0:
+        if verdict.is_budget:
             share = verdict.observed / verdict.limit
             self.shares[turn] = max(share, self.shares.get(turn, 0.0))
         if not verdict.ok:
