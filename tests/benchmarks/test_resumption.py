@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks import resumption
 
 
-@pytest.mark.system("initdb")
+@pytest.mark.usefixtures("postgres")
 def test_a_line_is_printed_for_each_store(capsys: pytest.CaptureFixture[str]) -> None:
     resumption.main(turns=3, rounds=2)
     _, sqlite, postgres = capsys.readouterr().out.splitlines()

@@ -39,7 +39,7 @@ WILL = {
 }
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.system("initdb"))])
+@pytest.fixture(params=["sqlite", "postgres"])
 def copied(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Callable[[str], SqliteJournal | PostgresJournal]:

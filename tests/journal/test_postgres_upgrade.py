@@ -14,8 +14,6 @@ from orchestrator.testing.journal_contract import BODY, NOTE, move, spent, write
 from tests.journal import format_1
 from tests.postgres import Cluster
 
-pytestmark = pytest.mark.system("initdb")
-
 
 async def old(database: str) -> dict[str, list[tuple[object, ...]]]:
     """Write a journal of version 1, and return seq, epoch, kind and body of its records by run."""
