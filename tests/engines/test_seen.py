@@ -46,6 +46,7 @@ async def test_slots_queue_waiting_time_and_refusals_are_seen() -> None:
     with pytest.raises(NotAdmitting):
         await engine.submit("too late")
     assert value(registry, "runs_rejected_total", machine="llm_loop", reason="draining") == 1
+    assert value(registry, "run_slots", machine="llm_loop") is None
     assert value(registry, "runs_queued", machine="llm_loop") in {0, None}
 
 

@@ -244,6 +244,7 @@ def test_a_success_ends_an_error_cycle() -> None:
     errors = [turn(i, "no", failed=True) for i in range(3)]
 
     assert progress([*errors, A, *errors], 3).ok
+    assert stall([*errors, turn(2)], 3)[:2] == (StallKind.REPEAT, 1), "of the last call, which then succeeded"
 
 
 @pytest.mark.parametrize(
