@@ -17,6 +17,7 @@ from orchestrator import Agent, ConfigError, Limits, MemoryJournal, Response, Re
 from orchestrator.backtest import Policy, RunComparison, RunTrace, backtest, sweep, trace_of
 from orchestrator.kernel.journal import Record
 from orchestrator.providers.scripted import FunctionLLM, ScriptExhausted, call
+from orchestrator.runtime.backtest.report import backtest_svg
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.testing import FakeClock, ScriptedLLM
 from orchestrator_guards import TurnFingerprint, Verdict
@@ -532,6 +533,10 @@ async def test_nothing_is_claimed_behind_another_message() -> None:
     assert (found[0].assumed.turn, found[0].assumed_effect) == (4, "harm")
     assert report.assumed["harm"].runs == 1
     assert report.as_json()["assumed_stops"]["harm"]["runs"] == 1
+    unchanged = await backtest([trace_of("r", stalls)], Policy({"max_no_progress": 50}))
+    drawn = backtest_svg([report, unchanged])
+    assert "also behind another message, if the model answers as recorded" in drawn
+    assert "also behind another message" not in backtest_svg([unchanged, unchanged])
 
 
 async def test_behind_a_restart_of_one_policy_no_stop_is_assumed() -> None:

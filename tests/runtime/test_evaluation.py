@@ -277,7 +277,10 @@ def test_judges_give_bools_scores_and_verdicts_and_one_that_raises_is_an_error_o
 
 
 def test_a_case_that_cannot_run_is_an_error_and_the_others_continue() -> None:
+    tags: dict[str, Any] = {}
+
     def factory(context: Any) -> Any:
+        tags[context.tags["case"]] = context.tags
         if context.tags["case"] == "bad":
             raise OSError("no database")
         return context.metadata["user"]
@@ -286,6 +289,8 @@ def test_a_case_that_cannot_run_is_an_error_and_the_others_continue() -> None:
     report = run(agent, case("bad"), case("good", metadata={"user": "ann"}))
     assert {name: one.status for name, one in report.cases.items()} == {"bad": "error", "good": "passed"}
     assert "no database" in report.cases["bad"].results[0].error
+    shared = {"evaluation": report.name, "evaluation_run": report.evaluation_id, "repetition": "1"}
+    assert tags == {name: {**shared, "case": name} for name in ("bad", "good")}
 
 
 def test_a_case_with_a_conversation_counts_only_its_own_calls() -> None:

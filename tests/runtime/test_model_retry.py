@@ -190,8 +190,9 @@ async def test_a_validator_has_the_model_answer_again(validator: Any) -> None:
     assert (result.outcome, result.output) == (Outcome.COMPLETED, City(name="Paris", people=2))
     said = llm.requests[1].messages[-1]
     assert said.role == "user"
-    assert said.text.startswith(
-        f"Your answer could not be used (attempt 1 of 2): {WHY}. Answer again as JSON"
+    assert said.text == (
+        f"Your answer could not be used (attempt 1 of 2): {WHY}. Answer again as JSON that fits the schema, without "
+        "any other text. Attempts left after this one: 1."
     )
 
 

@@ -578,6 +578,7 @@ def test_a_host_adds_a_phase_without_touching_ours() -> None:
 
     assert path(result.transitions)[2:5] == ["plan_valid", "implemented", "reviewed"]
     assert (result.state, result.output) == (OrchestrationState.SUCCEEDED, "reviewed code")
+    assert isinstance(result.state, OrchestrationState), "of ours, not of the machine with the phase"
     assert [one.source for one in result.transitions].count("reviewing") == 2
 
 

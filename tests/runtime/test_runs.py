@@ -110,6 +110,17 @@ async def test_the_greatest_number_is_the_first_and_pages_continue_after_a_run(j
     await journal.close()
 
 
+async def test_the_history_of_a_machine_is_that_of_its_runs_together(journal: Store) -> None:
+    await three_runs(journal)
+    oldest, newest = await journal.head("dear"), await journal.head("asks")
+    found = await Runs(journal).machine("llm_loop")
+    assert (found.runs, found.unreadable) == (3, 0)
+    assert (found.since, found.until) == (oldest.created_at, newest.updated_at)
+    found = await Runs(journal).machine("llm_loop", limit=2)
+    assert (found.runs, found.since) == (2, (await journal.head("cheap")).created_at)
+    await journal.close()
+
+
 async def test_runs_that_represent_engines_are_listed_on_request_and_fill_no_page(journal: Store) -> None:
     one = support(journal, said(text="a"))
     await one.run("go", run_id="first")
