@@ -45,7 +45,8 @@ async def test_other_writes_are_counted_when_they_are_named() -> None:
     journal = CrashingJournal(inner, at=3, on=("create", "post"))
     lease = await journal.create("run", "me", BODY)
     await write(journal, lease, NOTE)
-    assert await journal.post("run", Posted("a", "pause"))
+    assert await journal.post("run", request := Posted("a", "pause"))
+    assert request.number == 0, "of one that is not stored"
     with pytest.raises(StoreDown):
         await journal.post("run", Posted("b", "pause"))
     assert journal.writes == ["create", "post", "post"]
