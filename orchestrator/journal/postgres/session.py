@@ -89,6 +89,7 @@ CREATE INDEX tag_of_run ON run_tag(run)""",
     # No append changes the agent, and only one that parks or continues a run changes what it waits for, which changes
     # its status too. An index of a column that each append changes (the time of the last record, state, tokens, cost)
     # would make each append write to every index of the run: listings in those orders read all rows, and sort few.
+    # A partial index of the ended runs would do the same to open ones: the server does not look at its condition there.
     3: """CREATE INDEX run_of_agent ON run(agent, id) WHERE agent <> '';
 CREATE INDEX run_that_waits ON run(id) WHERE waiting <> ''""",
     4: "ALTER TABLE run ADD COLUMN currency text NOT NULL DEFAULT ''",
