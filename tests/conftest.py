@@ -162,7 +162,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """What is collected stays to the end: no garbage is looked for in it, neither meanwhile nor by any test.
 
-    Then the collector has the thresholds of a worker of ours: it runs a hundredth as often as with Python's own.
+    Then the collector has the thresholds of a worker of ours: it runs far less often than with Python's own.
     """
     # Not above: what the modules of the tests import is part of the collection.
     from orchestrator.engines.process import THRESHOLDS
@@ -283,7 +283,8 @@ def _own_server() -> Iterator[Cluster]:
 
     if programs() is None:
         _absent("PostgreSQL's initdb is not installed")
-    with cluster() as own:
+    # A database for most tests: the server would start a process each second to look for dead rows in those of before.
+    with cluster(autovacuum_naptime="1h") as own:
         yield own
 
 
