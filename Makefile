@@ -53,7 +53,7 @@ pythons: $(READY) ## every tier on every supported version of Python, and the ta
 test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each dependency
 	@$(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=$(LOWEST)
 
-campaign: $(READY) ## crashes, processes, mutations, and properties with more examples; about 12 minutes
+campaign: $(READY) ## crashes, processes, mutations, and properties with more examples; about 18 minutes
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
 
 check: $(READY) ## lint, format, types, links, and the tests that read sources and guides: layers, names, prose
