@@ -367,8 +367,6 @@ def table() -> str:
         "|---|---|" + "---|" * len(stores),
     ]
     for pages in PAGES:
-        if not all(pages.name in figures for figures in stores.values()):  # of a run before it was measured
-            continue
         limit = f"{pages.limit:g} ms" + (f", {pages.bytes // 1_000} kB" if pages.bytes else "")
         cells = [pages.name, limit]
         for figures in stores.values():
