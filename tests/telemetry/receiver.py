@@ -27,13 +27,13 @@ class Receiver:
         """Bodies that were answered with 204."""
         self.faults: list[str] = []
         self.released = threading.Event()
-        self._port = free_port()
+        self.port = free_port()
         self._server: ThreadingHTTPServer | None = None
         self.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/questions"
+        return f"http://127.0.0.1:{self.port}/questions"
 
     @property
     def ids(self) -> set[str]:
@@ -49,7 +49,7 @@ class Receiver:
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = False  # so that closing it waits for them
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -63,7 +63,11 @@ class Receiver:
         self.released = threading.Event()
 
     def _take(self, request: BaseHTTPRequestHandler) -> None:
-        body = request.rfile.read(int(request.headers["Content-Length"]))
+        length = int(request.headers["Content-Length"])
+        body = request.rfile.read(length)
+        if len(body) < length:  # its sender was killed in the middle
+            request.close_connection = True
+            return
         try:
             found = verify_webhook(dict(request.headers.items()), body, SECRET)
         except ValueError as error:

@@ -9,6 +9,7 @@ import json
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -400,6 +401,14 @@ def test_a_notifier_that_could_not_work_is_refused(make: Callable[[], object], w
 
 
 # ---- the notifying process dies ----
+
+
+def test_a_request_whose_sender_dies_in_the_middle_is_no_request(receiver: Receiver) -> None:
+    with socket.create_connection(("127.0.0.1", receiver.port)) as connection:
+        connection.sendall(b'POST /questions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{"id":')
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+    assert receiver.requests == receiver.faults == []
 
 
 def notifying(path: Path, url: str) -> subprocess.Popen[str]:
