@@ -41,8 +41,6 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
     "examples/test_coding.py": "examples/test_orders.py has a command of a guide, cli/test_ralph.py a coding loop",
     "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
-    "types/test_agents_together_types.py": "types/test_machine_types.py starts mypy",
-    "types/test_branch_types.py": "types/test_machine_types.py starts mypy",
     "dashboards/test_helm.py": "npm installs 37 MB: dashboards/test_pack.py reads the files of the chart",
     "dashboards/test_live_hidden.py": "dashboards/test_rules.py tries its rules, telemetry/test_cost.py its metrics",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",

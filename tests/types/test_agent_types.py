@@ -1,10 +1,9 @@
-"""Deps and Output of agents as type checkers infer them: a file of cases, given to mypy and to pyright, both strict."""
+"""What the types of agents need at run time: parameters of agents and contexts, and signatures that say the same."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,30 +15,11 @@ from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.testing import ScriptedLLM
-from tests.types import checkers
 
 
 @dataclass
 class Bank:
     name: str
-
-
-@pytest.fixture
-def cases(tmp_path: Path) -> Path:
-    return checkers.copied("agent.py.txt", tmp_path)
-
-
-@pytest.mark.campaign
-def test_mypy_infers_deps_and_output_and_refuses_each_wrong_line_once(cases: Path) -> None:
-    lines, report = checkers.mypy(cases)
-    assert len(checkers.refused(cases)) == 20
-    assert lines == sorted(checkers.refused(cases)), report
-
-
-@pytest.mark.campaign
-def test_pyright_infers_deps_and_output_and_refuses_each_wrong_line(cases: Path) -> None:
-    lines, report = checkers.pyright(cases)
-    assert set(lines) == checkers.refused(cases), report
 
 
 def test_the_typed_arguments_of_an_agent_are_those_of_its_constructor() -> None:
