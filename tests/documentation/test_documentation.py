@@ -127,12 +127,22 @@ def test_a_browser_draws_and_searches_with_the_files_alone(
     page.keyboard.type("synchronous_commit")
     page.get_by_text("Workers on many machines").last.wait_for()
 
-    page.goto(f"{root}/api/orchestrator.html")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for file in ("api/orchestrator.html", "orchestrator/machines/llm_loop/index.html"):
+        page.goto(f"{root}/{file}")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(BROKEN_NAMES) == []
     context.close()
     allowed = (root, "blob:", "data:")
     assert [address for address in requests if not address.startswith(allowed)] == []
     assert complaints == []
+
+
+BROKEN_NAMES = """
+[...document.querySelectorAll("td code")]
+  .filter(code => /^[\\w.]+$/.test(code.textContent) && code.getClientRects().length > 1)
+  .map(code => code.textContent)
+"""
+"""Names in tables that go on in a second line."""
 
 
 def watch(page: Page) -> tuple[list[str], list[str]]:
