@@ -110,18 +110,16 @@ class Processes:
 
 @dataclass(slots=True)
 class Person:
-    """Somebody at a browser of a certain width and colour scheme, whose console must stay silent."""
+    """Somebody at a browser of a certain width, whose console must stay silent."""
 
     context: BrowserContext
     address: str
     said: list[str] = field(default_factory=list)
 
     @classmethod
-    def at(
-        cls, browser: Browser, address: str, *, width: int = 1280, scheme: Any = "light", **more: Any
-    ) -> Person:
+    def at(cls, browser: Browser, address: str, *, width: int = 1280, **more: Any) -> Person:
         """Open a browser of this width."""
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+        context = browser.new_context(viewport={"width": width, "height": 900}, **more)
         context.set_default_timeout(SECONDS)
         person = cls(context, address)
 
@@ -188,16 +186,29 @@ class Task:
         return self.clicks, self.keys
 
 
+COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
+"""Rules of axe-core about colours, in which alone a dark page differs: `test_dark_differs_in_colours_alone`."""
+
+
 def violations(page: Page) -> list[str]:
-    """Return the faults that axe-core finds on a page."""
+    """Return the faults that axe-core finds on a page, light and dark."""
     program = node_modules(Path(__file__).parent / "accessibility") / "axe-core" / "axe.min.js"
     page.evaluate(program.read_text(encoding="utf-8"))
-    # The size of a target is a rule of WCAG 2.2 that axe-core leaves out by default. It takes a control that is half
-    # below the sticky header for too small, although a person scrolls: so it looks at the page from its top.
+    # The size of a target is a rule of WCAG 2.2 that axe-core leaves out by default.
+    found = _audit(page, {"rules": {"target-size": {"enabled": True}}})
+    page.emulate_media(color_scheme="dark")
+    found += _audit(page, COLOURS)
+    page.emulate_media(color_scheme="light")
+    return found
+
+
+def _audit(page: Page, options: dict[str, Any]) -> list[str]:
+    # axe-core takes a control that is half below the sticky header for too small, although a person scrolls: so it
+    # looks at the page from its top.
     found = page.evaluate(
-        "async rules => { const y = scrollY; scrollTo(0, 0);"
-        " const found = await axe.run(rules); scrollTo(0, y); return found.violations }",
-        {"rules": {"target-size": {"enabled": True}}},
+        "async options => { const y = scrollY; scrollTo(0, 0);"
+        " const found = await axe.run(options); scrollTo(0, y); return found.violations }",
+        options,
     )
     return [_fault(one["id"], node) for one in found for node in one["nodes"]]
 

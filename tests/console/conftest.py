@@ -37,9 +37,17 @@ def runs(journal: MemoryJournal) -> Runs:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def _chromium() -> Iterator[Browser]:
     with chromium() as started:
         yield started
+
+
+@pytest.fixture
+def browser(_chromium: Browser) -> Iterator[Browser]:
+    """A browser whose pages close with the test: they would ask for its console for as long as they are open."""
+    yield _chromium
+    for context in _chromium.contexts:
+        context.close()
 
 
 @pytest.fixture

@@ -848,3 +848,13 @@ async def test_a_page_below_an_entry_of_the_navigation_marks_the_entry(
     page = await Client(readable(runs)).get(address)
     nav = page.text.partition('<nav class="nav"')[2].partition("</nav>")[0]
     assert re.findall(r'href="[^"]+" aria-current="[^"]+"', nav) == ([entry] if entry else [])
+
+
+async def test_dark_differs_in_colours_alone(runs: Runs) -> None:
+    client = await operator(runs)
+    sheets = [(await client.get(f"/static/{name}.css")).text for name in ("console", "drawing")]
+    dark = re.findall(r"@media \(prefers-color-scheme:dark\)\{[^{}]*\{([^{}]*)\}\}", "".join(sheets))
+    assert len(dark) == sum(sheet.count("prefers-color-scheme") for sheet in sheets)
+    declared = [one.strip() for block in dark for one in block.split(";") if one.strip()]
+    assert [one for one in declared if not re.match(r"--([\w-]+:#[0-9a-f]+$|shadow)", one)] == []
+    assert "matchMedia" not in (await client.get("/static/console.js")).text

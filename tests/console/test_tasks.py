@@ -26,12 +26,11 @@ pytestmark = [pytest.mark.system("chromium"), pytest.mark.campaign]
 
 @dataclass(slots=True)
 class Desk:
-    """A browser of one width and scheme, and the processes behind its consoles, which must stay silent."""
+    """A browser of one width, and the processes behind its consoles, which must stay silent."""
 
     browser: Browser
     processes: Processes
     width: int
-    scheme: str
     people: list[Person] = field(default_factory=list)
 
     def sit(self, leave: Callable[[Path], Coroutine[Any, Any, None]], *options: str) -> Person:
@@ -41,20 +40,19 @@ class Desk:
 
     def at(self, address: str) -> Person:
         """Sign in to a console that is there."""
-        self.people.append(Person.at(self.browser, address, width=self.width, scheme=self.scheme))
+        self.people.append(Person.at(self.browser, address, width=self.width))
         return self.people[-1]
 
 
-@pytest.fixture(params=["1440-light", "1440-dark", "390-light", "390-dark"])
+@pytest.fixture(params=[1440, 390])
 def desk(request: pytest.FixtureRequest, browser: Browser, processes: Processes) -> Iterator[Desk]:
-    width, scheme = request.param.split("-")
-    found = Desk(browser, processes, int(width), scheme)
+    found = Desk(browser, processes, request.param)
     yield found
     assert [said for ann in found.people for said in ann.said] == []
 
 
 def faults(page: Page) -> list[str]:
-    """Return what a page shows beyond its window, and what axe-core finds on it."""
+    """Return what a page shows beyond its window, and what axe-core finds on it, light and dark."""
     return overflow(page) + violations(page)
 
 
@@ -197,7 +195,7 @@ def test_a_question_of_a_grandchild_is_answered_from_the_root_and_each_run_of_th
     page.wait_for_url("**/runs/p")
     task.click(page.get_by_role("link", name="Read and answer"))
     article = page.locator("article.card")
-    assert article.get_by_text("7", exact=False).first.is_visible()
+    article.get_by_text("7", exact=False).first.wait_for()
     assert faults(page) == []
     task.click(article.get_by_placeholder("Reason, required; the model reads it"))
     task.type("too dear")
