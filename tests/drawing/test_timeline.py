@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,22 @@ def test_a_call_of_an_agent_is_a_child_run() -> None:
     line = read(Recording().start().ask((1.0,)).tools(("ask", 2.0), agent="rules").ends())
     assert spans(line, Lane.CHILD) == [("child", 1.01, 2.0, "rules", "")]
     assert spans(line, Lane.TOOLS) == []
+
+
+def test_a_child_run_is_shown_once_whether_a_call_or_only_its_head_tells_of_it() -> None:
+    run = Recording().start().ask((1.0,)).tools(("ask", 2.0), agent="rules").ends()
+    head = replace(run.head(), created_at=run.begun + 3.0, updated_at=run.begun + 4.0, outcome="failed")
+    children = [
+        replace(head, run_id="run-1:1:0", agent="rules"),
+        replace(head, run_id="run-1:aside", agent="clerk"),
+        replace(head, run_id="run-1:again"),
+    ]
+    line = read_timeline(run.records, head=run.head(), now=run.at, children=children)
+    assert spans(line, Lane.CHILD) == [
+        ("child", 1.01, 2.0, "rules", ""),
+        ("failed", 3.0, 1.0, "aside clerk", "failed"),
+        ("failed", 3.0, 1.0, "again", "failed"),
+    ]
 
 
 def test_a_question_lasts_until_its_answer_and_the_answer_has_its_author() -> None:

@@ -333,7 +333,8 @@ async def _asked(runner: Agent) -> Question:
     return found
 
 
-async def test_an_abandoned_call_that_nobody_decided_about_is_answered_as_undecided() -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_an_abandoned_call_that_nobody_decided_about_is_answered_as_undecided(resumed: bool) -> None:
     async with stubbornly() as stubborn:
         journal = MemoryJournal()
         runner = agent(
@@ -346,13 +347,19 @@ async def test_an_abandoned_call_that_nobody_decided_about_is_answered_as_undeci
         running = asyncio.create_task(runner.run("go", run_id="r"))
         await _asked(runner)
         await stubborn.release()
+        if resumed:
+            running.cancel()
+            await asyncio.wait((running,))
+            running = asyncio.create_task(runner.resume("r"))
+            await until(lambda: runner.hosting.live("r"))
+            await _asked(runner)
         await runner.cancel("r")
         result = await running
         assert result.outcome is Outcome.CANCELLED
         (said,) = [message.text for message in result.messages if message.role == "tool"]
-        assert UNDECIDED in said
+        assert json.loads(said) == {"error": UNDECIDED, "type": "Undecided"}
         (done,) = [record.body for record in await journal.load("r") if record.kind == "done"]
-        assert (done["outcome"], UNDECIDED in done["content"]) == ("cancelled", True)
+        assert (done["outcome"], done["content"]) == ("cancelled", said)
 
 
 @pytest.mark.parametrize("effect", ["irreversible", "compensable"])

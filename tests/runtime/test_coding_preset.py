@@ -78,6 +78,19 @@ def test_garbage_is_no_answer(name: str, out: bytes) -> None:
     assert answer_of(PRESETS[name], ProgramExit(0, out, out)) is None
 
 
+TOLD = {
+    "claude": "-p --output-format json --permission-mode acceptEdits --model m --resume s-1",
+    "codex": "exec --json --skip-git-repo-check --sandbox workspace-write --model m resume s-1 -",
+    "gemini": "--output-format json --approval-mode auto_edit --model m --resume s-1",
+    "opencode": "run --format json --model m --session s-1",
+}
+
+
+def test_a_program_is_told_to_print_what_is_read_here() -> None:
+    call = CodingCall(permission="edit", session="s-1", model="m")
+    assert {name: " ".join(preset.arguments(call)) for name, preset in PRESETS.items()} == TOLD
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_program_is_told_what_it_may_do_and_which_session_it_continues(name: str) -> None:
     preset = PRESETS[name]

@@ -177,6 +177,24 @@ def test_a_structured_output_is_compared_as_json() -> None:
     assert run(agent, case("paris", expect={"output": output})).passed
 
 
+@pytest.mark.parametrize(
+    ("expected", "output", "same"),
+    [
+        ([1, {"a": [2]}], (1.0, {"a": [2]}), True),
+        ([1, 2], [1, 3], False),
+        ([1, 2], [1], False),
+        ([1], [1, 2], False),
+        ([{"a": 1}], [{"a": 2}], False),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ([1], [True], False),
+        ([0], [False], False),
+    ],
+)
+def test_json_values_are_the_same_in_all_their_members(expected: Any, output: Any, same: bool) -> None:
+    (check,) = _output(OutputExpectation(equals=expected), output)
+    assert check.passed is same
+
+
 def test_the_answers_of_a_case_decide_calls_and_a_question_without_one_ends_it_as_waiting() -> None:
     ran, rejected = {"called": "refund", "asked": "refund"}, {"not_called": "refund", "asked": "refund"}
     edited = {"called": {"tool": "refund", "arguments": {"order": 8}}}

@@ -233,6 +233,12 @@ async def test_a_run_that_kills_whoever_takes_it_up_is_parked_as_poison() -> Non
         with pytest.raises(Death):
             await Agent(FunctionLLM(deadly), journal=killed, observers=(), version="2").resume("r")
     inner.bury((await inner.head("r")).owner or "")
+    others = Agent(FunctionLLM(deadly), name="clerk", journal=inner, observers=())
+    listed = [await one.hosting.open_runs() for one in (agent(world, inner), others)]
+    assert [(plan.will, plan.unattended) for (plan,) in listed] == [
+        (f"parked as poison: taken up {MOST_CLAIMS - 1} times without a step", False),
+        ("nothing here: it belongs to an agent without a name", False),
+    ]
     with pytest.raises(Suspended, match=r"poison: taken up \d+ times without a step"):
         await agent(world, inner).resume("r")
     head = await inner.head("r")

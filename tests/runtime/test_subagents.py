@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import itertools
 import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.fact import RunStarted
-from orchestrator.kernel.journal import Posted
+from orchestrator.kernel.journal import Lease, Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.message import ToolCall as Call
@@ -284,6 +285,34 @@ async def test_cancelling_the_parent_cancels_the_child_and_waits_for_its_end(rea
     (asked,) = [one.body for one in await journal.load("p:1:0") if one.kind == "control"]
     assert asked["by"] == ("shutdown" if reason == "shutdown" else "run p")
     assert "enough" in asked["why"]
+
+
+async def test_a_child_that_cannot_be_created_while_its_parent_is_cancelled_leaves_no_error_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class ChildDown(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.creating, self.answers = asyncio.Event(), asyncio.Event()
+
+        async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+            if run_id == "p:1:0":
+                self.creating.set()
+                await self.answers.wait()
+                raise StoreDown("the disk is full")
+            return await super().create(run_id, owner, body)
+
+    journal = ChildDown()
+    parent = parent_of(Slow().agent, journal=journal)
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await journal.creating.wait()
+    parent.cancel("p")
+    for _ in range(20):  # nothing shows when the call of the child is cancelled
+        await asyncio.sleep(0)
+    journal.answers.set()
+    assert (await running).outcome is Outcome.CANCELLED
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_the_end_of_the_parents_time_ends_the_child() -> None:

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.runtime.approval.workspace import ListingProgress, Workspace
+from orchestrator.runtime.approval.workspace import ListingProgress, Workspace, preview
 from tests.passing_time import pass_time
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened
@@ -121,6 +121,8 @@ async def test_looking_at_a_project_that_does_not_answer_is_given_up(
         assert (await refused(work, stage.plan, "2")).code == "FS-012"
         with pytest.raises(ApprovalError, match="FS-012"):
             await Workspace(root, seconds=AT_ONCE).validated(stage.draft, plan_id="plan-2", version=1)
+        with pytest.raises(ApprovalError, match="FS-012"):
+            await preview(stage.plan, root, seconds=AT_ONCE)
     finally:
         answers.set()
 
