@@ -68,6 +68,8 @@ async def test_a_drain_lets_end_what_can_parks_what_it_may_and_interrupts_the_re
     assert [head.run_id async for head in journal.runs(graph="llm_loop")] == ["ask", "quick", "look", "stuck"]
     assert stage.effects == {}
     assert stage.running == 0
+    mill = await journal.head(engine.run_id)
+    assert (mill.status, mill.outcome, mill.reason) == ("ended", "completed", "none")
 
 
 async def test_after_a_drain_another_engine_goes_on_and_every_effect_happens_once() -> None:
@@ -188,8 +190,8 @@ async def test_a_block_that_is_left_by_an_error_drains_at_once() -> None:
 
 
 async def test_a_block_whose_caller_is_cancelled_interrupts_at_once_and_leaves_no_task_behind() -> None:
-    stage, journal = Stage(), MemoryJournal()
-    engine = LocalEngine(agent(stage, journal))
+    stage, journal, clock = Stage(), MemoryJournal(), FakeClock()
+    engine = LocalEngine(agent(stage, journal, clock=clock))
 
     async def host() -> None:
         async with engine:
@@ -197,8 +199,10 @@ async def test_a_block_whose_caller_is_cancelled_interrupts_at_once_and_leaves_n
             await until(lambda: bool(stage.waiting))
 
     task = asyncio.create_task(host())
-    await until(lambda: engine._draining is not None)  # it has 30 s
+    await until(lambda: engine._draining is not None)
     task.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.wait((task,))  # no second of its grace period or of a step passes
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await standing(journal, "r") == ("parked", "interrupted", None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from tests.engines.stage import Stage, agent, until
 
@@ -45,6 +46,15 @@ async def test_a_host_drains_the_engine_in_its_own_handler() -> None:
         assert engine.load().phase == "stopped"
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+async def test_a_signal_is_waited_for_only_in_the_main_thread() -> None:
+    async def waits() -> None:
+        async with LocalEngine(agent(Stage())) as engine:
+            await engine.run_until_signal()
+
+    with pytest.raises(ConfigError, match="only the main thread can wait for signals"):
+        await asyncio.to_thread(asyncio.run, waits())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from orchestrator.engines import engine_directory
 from orchestrator.engines.agent import EngineAgent
 from orchestrator.engines.engine_directory import START, STARTED, ask, engines
 from orchestrator.engines.local_engine import LocalEngine
@@ -98,6 +100,32 @@ async def test_a_request_of_another_process_starts_a_run_and_its_record_has_no_i
         assert await ended(console, "r") == "completed"
         assert (await console.head("r")).tags == {"team": "ops"}
         assert "private" not in str([record.body for record in await console.load(engine.run_id)])
+
+
+async def test_an_answer_is_found_after_the_record_of_another_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_directory, "ANSWERS_WITHIN", 60.0)
+
+    class Read(MemoryJournal):
+        since = -1
+
+        async def load(self, run_id: str, since: int = 0) -> Sequence[Record]:
+            self.since = since
+            return await super().load(run_id, since)
+
+    journal = Read()
+    async with LocalEngine({"support": agent(Stage(), journal)}) as engine:
+        [found] = await engines(journal)
+        asking = asyncio.create_task(ask(journal, found, START, {}, "mara"))
+        while not (posted := await journal.inbox(engine.run_id)):  # noqa: ASYNC110 - a journal tells nobody
+            await asyncio.sleep(0)
+        await engine._registration.note(STARTED, {"id": "another"})
+        await until(lambda: journal.since == found.last + 1)
+        await engine._registration.note(STARTED, {"id": posted[0].id})
+        said = await asking
+    assert said is not None
+    assert said["id"] == posted[0].id
 
 
 @pytest.mark.parametrize(

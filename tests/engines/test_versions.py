@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator import Agent, Edge, LocalEngine, MemoryJournal
 from orchestrator.engines import engine_directory, orphan_recovery
+from orchestrator.engines.engine_directory import LiveVersions
 from orchestrator.errors import StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.kernel.fact import RunParked
@@ -20,6 +21,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.service.recovery import Migration
+from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.engines.stage import until
 from tests.runtime.stage import NO_WAIT, Facts
@@ -84,6 +86,25 @@ async def parked(journal: MemoryJournal, run_id: str) -> None:
 
 def engine(agents: Any, **options: Any) -> LocalEngine:
     return LocalEngine(agents, recover="resume", rescan=0.01, **options)
+
+
+async def test_the_engines_of_a_journal_are_read_again_only_after_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_directory, "_REREAD", 1.0)
+    world, journal, clock = World(), MemoryJournal(), FakeClock()
+    one = world.agent(journal, "1")
+    await one.run("go", run_id="r")
+    head, versions = await journal.head("r"), LiveVersions(journal, clock)
+    found = []
+    async with engine(one):
+        found.append(await versions.has(head, head.fingerprint))
+    found.append(await versions.has(head, head.fingerprint))
+    await clock.advance(0.9)
+    found.append(await versions.has(head, head.fingerprint))
+    await clock.advance(0.2)
+    found.append(await versions.has(head, head.fingerprint))
+    assert found == [True, True, True, False]
 
 
 async def test_an_engine_recovers_the_runs_of_each_of_its_agents_that_share_a_graph() -> None:
