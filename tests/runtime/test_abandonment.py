@@ -459,6 +459,7 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         runner = agent(
             [[call("waits", number=number) for number in range(10)], "done"] * 2,
             [waits],
+            name="helper",
             observers=[Metrics(registry)],
             limits=Limits(cancel_seconds=SOON, max_concurrent_tools=0, max_tool_errors=0),
         )
@@ -470,12 +471,17 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         assert (shown["abandoned"]["count"], len(shown["abandoned"]["work"])) == (20, 20)
         listed = page.runs(None, abandoned_work()[0].at + 60)["abandoned"]
         assert listed["count"] == len(listed["work"]) == 20
-        assert {(one["kind"], one["name"], one["state"], one["machine"]) for one in listed["work"]} == {
-            ("tool", "waits", "process_tools", "llm_loop")
+        about = ("kind", "name", "state", "machine", "agent")
+        assert {tuple(one[key] for key in about) for one in listed["work"]} == {
+            ("tool", "waits", "process_tools", "llm_loop", "helper")
         }
         assert Counter(one["run_id"] for one in listed["work"]) == {"first": 10, "second": 10}
         assert all(one["since"] > 0 and 0 < one["age_seconds"] <= 60 for one in listed["work"])
-        name, where = "orchestrator_work_abandoned_total", {"machine": "llm_loop", "kind": "tool"}
+        name, where = (
+            "orchestrator_work_abandoned_total",
+            {"machine": "llm_loop", "kind": "tool", "agent": "helper"},
+        )
+
         assert sampled(registry, name, **where) == 20
         assert "test_abandonment" in stacks(asyncio.get_running_loop())
 

@@ -23,7 +23,7 @@ from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.rlm import Rlm
 from orchestrator.telemetry import ParkNotice
 from orchestrator.testing import ScriptedLLM
-from tests.telemetry.test_otel import Stand, attributes
+from tests.telemetry.test_otel import AT, Stand, attributes, completed, started
 
 
 class Server(BaseHTTPRequestHandler):
@@ -145,6 +145,12 @@ async def test_every_http_span_of_two_concurrent_runs_is_below_the_right_tool_or
         assert above.name == ("chat remote" if kind == "model" else f"execute_tool {kind}")
         assert attributes(above)["orchestrator.iteration"] == int(turn)
         assert attributes(above)["gen_ai.agent.name"] == owner
+        named = {"gen_ai.request.model": "remote"} if kind == "model" else {"gen_ai.tool.name": kind}
+        assert {
+            key: attributes(above)[key]
+            for key in ("gen_ai.request.model", "gen_ai.tool.name")
+            if key in attributes(above)
+        } == named
         run = parent_of(stand, above)
         assert run.name == "invoke_workflow llm_loop"
         for one in (run, above):
@@ -283,6 +289,23 @@ async def test_finished_calls_of_a_turn_that_waits_for_a_person_have_one_span_ea
     assert stand.named("execute_tool look") == [early]
     (paid,) = stand.named("execute_tool pay")
     assert parent_of(stand, paid) is stand.named("invoke_workflow llm_loop")[1]
+
+
+def test_calls_that_have_not_ended_with_their_run_are_abandoned_and_others_say_how_they_ended() -> None:
+    stand = Stand().tell(started())
+    with stand.spans.around(Call("loop", "r", "tool", "good", 1, 0, AT)):
+        pass
+    with pytest.raises(KeyError), stand.spans.around(Call("loop", "r", "tool", "bad", 1, 1, AT)):
+        raise KeyError
+    with stand.spans.around(Call("loop", "r", "tool", "slow", 1, 2, AT)):
+        stand.tell(completed())
+    keys = ("orchestrator.outcome", "error.type", "orchestrator.abandoned")
+    found = {span.name: {key: attributes(span).get(key) for key in keys} for span in stand.ended[:3]}
+    assert found == {
+        "execute_tool good": dict(zip(keys, ("ok", None, None), strict=True)),
+        "execute_tool bad": dict(zip(keys, (None, "KeyError", None), strict=True)),
+        "execute_tool slow": dict(zip(keys, (None, None, True), strict=True)),
+    }
 
 
 class Broken:

@@ -298,8 +298,16 @@ def test_several_workers_without_a_common_folder_are_named_once(
             "wsgi.multiprocess": workers,
         }
         app(environ, lambda *_: lambda _: None)
-    monkeypatch.setenv("WEB_CONCURRENCY", "2")
-    asgi_app(CollectorRegistry())
     assert [record.message.startswith("several workers share this port") for record in caplog.records] == [
         True
     ]
+
+
+def test_several_workers_of_asgi_are_named_once_by_the_variable_that_counts_them(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "_warned", [])
+    for workers, named in (("", 0), ("0", 0), ("1", 0), ("2", 1), ("2", 1)):
+        monkeypatch.setenv("WEB_CONCURRENCY", workers)
+        asgi_app(CollectorRegistry())
+        assert caplog.text.count("several workers share this port") == named

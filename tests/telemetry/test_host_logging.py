@@ -233,6 +233,7 @@ def test_lines_have_the_names_of_another_convention(names: FieldNames, renamed: 
             assert {name: line[name] for name in shared.values()} == {
                 name: wanted[key] for key, name in shared.items()
             }
+        assert renamed["ts"] in found
         extra = {"ecs.version", "severity_number"} & found.keys()
         assert len(found) - len(extra) == len(wanted)
         assert not KEYS - {"trace_id", "span_id"} & found.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import math
 import os
 import re
 import threading
@@ -37,7 +38,13 @@ from orchestrator.telemetry.exposition.stored import JournalCollector, registry_
 from orchestrator.telemetry.instrument import MOST_DEFINITIONS, Load, file_bytes
 from orchestrator.telemetry.live import LiveRun, LiveRuns
 from orchestrator.telemetry.log import BoundedWriter, TransitionLog, span_of
-from orchestrator.telemetry.metrics import Metrics, process_identity
+from orchestrator.telemetry.metrics import (
+    LiveCollector,
+    Metrics,
+    SharedGauges,
+    instruments_of,
+    process_identity,
+)
 from tests.telemetry.loop import CANARY, LOOP, Event, Rig, State
 from tests.telemetry.sampling import sampled
 
@@ -133,6 +140,26 @@ def test_a_run_is_counted_in_the_state_it_is_in_until_it_ends(metrics: Metrics) 
     assert value(metrics, "runs_active", machine="loop", state="think") == 0
     assert value(metrics, "oldest_run_state_entered_timestamp_seconds", **where) is None
     assert value(metrics, "oldest_run_started_timestamp_seconds", machine="loop") is None
+
+
+def test_what_is_written_for_a_scrape_of_several_processes_are_the_figures_of_this_one(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.telemetry.metrics._all", [])  # those of a process that forks
+    written = CollectorRegistry()
+    gauges = SharedGauges(LiveCollector(instruments_of(metrics.registry)), written)
+    try:
+        for fact in (started("a", 100.0), started("b", 101.0), moved("a", 105.0), moved("b", 103.0)):
+            metrics.observe(fact)
+        for active, state_entered, began in ((2, 103.0, 100.0), (1, 103.0, 101.0), (0, math.inf, math.inf)):
+            gauges.write()
+            where = {"machine": "loop", "state": "think"}
+            assert sampled(written, "runs_active", **where) == active
+            assert sampled(written, "oldest_run_state_entered_timestamp_seconds", **where) == state_entered
+            assert sampled(written, "oldest_run_started_timestamp_seconds", machine="loop") == began
+            metrics.observe(ended("a" if active == 2 else "b"))
+    finally:
+        gauges.writing = threading.Lock()  # its thread ends
 
 
 def test_terminal_states_have_no_series_of_live_runs(metrics: Metrics) -> None:
