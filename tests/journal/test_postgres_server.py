@@ -263,7 +263,7 @@ async def test_who_only_reads_writes_nothing_and_makes_nothing(database: str) ->
         reading.erase("run"),
         reading.prune(keep_last=0),
     ):
-        with pytest.raises(StoreDown, match="read-only"):
+        with pytest.raises(StoreDown, match="was opened read-only"):
             await asked
     await reading.close()
     assert told(database, "SELECT count(*) FROM holder") == [(0,)]

@@ -151,10 +151,14 @@ async def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", ["3.40.1", "3.51.2", "3.51.3"])
-def test_a_sqlite_that_is_too_old_is_refused(version: str) -> None:
-    with pytest.raises(StoreDown, match=r"install apsw>=3\.53\.0"):
-        schema.refuse_old_sqlite(version)
-    schema.refuse_old_sqlite("3.53.0")
+async def test_a_sqlite_that_is_too_old_opens_no_journal(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
+    await one_sentence(SqliteJournal(tmp_path / "journal.db"), StoreDown, "install apsw>=3.53.0")
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.53.0")
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        assert [head async for head in journal.runs()] == []
 
 
 MOUNTED = """\

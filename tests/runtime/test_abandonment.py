@@ -477,11 +477,8 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         }
         assert Counter(one["run_id"] for one in listed["work"]) == {"first": 10, "second": 10}
         assert all(one["since"] > 0 and 0 < one["age_seconds"] <= 60 for one in listed["work"])
-        name, where = (
-            "orchestrator_work_abandoned_total",
-            {"machine": "llm_loop", "kind": "tool", "agent": "helper"},
-        )
-
+        name = "orchestrator_work_abandoned_total"
+        where = {"machine": "llm_loop", "kind": "tool", "agent": "helper"}
         assert sampled(registry, name, **where) == 20
         assert "test_abandonment" in stacks(asyncio.get_running_loop())
 
