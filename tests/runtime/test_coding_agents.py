@@ -87,32 +87,24 @@ async def test_a_whole_run_plans_writes_and_reviews(name: str, tmp_path: Path) -
 
 
 @every_program
-async def test_an_invalid_answer_is_asked_again_in_the_same_session(name: str, tmp_path: Path) -> None:
+async def test_a_session_that_this_machine_does_not_have_is_replaced_by_one_in_which_it_is_asked_again(
+    name: str, tmp_path: Path
+) -> None:
+    unknown = "ses_none" if name == "opencode" else "019ab0c4-7a4e-7f00-8000-3d6f0ad1c2aa"
+    last = RoleCall(role=Role.PLANNER, agent=name, session=unknown)
     with coding_stage({"planner": ["I am done.", DONE]}, tmp_path) as (stage, model):
         coder = stage.agent(name)
-        asked = planner(stage.project)
+        asked = planner(stage.project, previous=last)
         assert await coder(asked) == "I am done."
+        assert model.requests["planner"] == 1
         (call,) = asked.calls
+        assert call.session not in {None, unknown}
         again = planner(stage.project, again=1, fault="the answer is not JSON", previous=call)
         assert await coder(again) == DONE
     first, second = model.bodies["planner"]
     assert "I am done." not in first
     assert "I am done." in second  # the program sent what was said before
     assert "the answer is not JSON" in second
-
-
-@every_program
-async def test_a_session_that_this_machine_does_not_have_is_replaced_by_a_new_one(
-    name: str, tmp_path: Path
-) -> None:
-    unknown = "ses_none" if name == "opencode" else "019ab0c4-7a4e-7f00-8000-3d6f0ad1c2aa"
-    last = RoleCall(role=Role.PLANNER, agent=name, session=unknown)
-    with coding_stage({"planner": [DONE]}, tmp_path) as (stage, model):
-        request = planner(stage.project, previous=last)
-        assert await stage.agent(name)(request) == DONE
-    assert model.requests["planner"] == 1
-    (call,) = request.calls
-    assert call.session not in {None, unknown}
 
 
 @every_program
