@@ -103,33 +103,33 @@ def text_of(result: CallToolResult) -> str:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_client_of_each_era_calls_an_agent_and_its_user_approves(serving: Path, mode: str) -> None:
-    asked: list[str] = []
-    async with Client(command(serving), mode=mode, elicitation_callback=approving(asked)) as client:
-        (tool,) = (await client.list_tools()).tools
-        assert tool.name == "support"
-        plain = await client.call_tool("support", {"prompt": "hello"})
-        assert (text_of(plain), plain.is_error) == ("You said hello", False)
-        result = await client.call_tool("support", PROMPT)
-    assert asked == ['May the agent call pay?\npay {"amount": 5}']
-    assert text_of(result) == "Done: paid 5"
-    assert result.structured_content["outcome"] == "completed"
-    assert (serving / "paid").read_text() == "5\n"
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_form_of_a_tool_reaches_the_user_of_the_client(serving: Path, mode: str) -> None:
+async def test_a_client_of_each_era_calls_an_agent_and_its_user_approves_and_fills_in_the_form_of_a_tool(
+    serving: Path, mode: str
+) -> None:
+    approved: list[str] = []
     asked: list[Any] = []
+    approve = approving(approved)
 
-    async def answer(_: Any, params: Any) -> ElicitResult:
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        if params.message.startswith("May the agent"):
+            decided: ElicitResult = await approve(context, params)
+            return decided
         asked.append(params)
         return ElicitResult(action="accept", content={"seat": "aisle"} if params.mode == "form" else None)
 
     callback: Any = answer
     async with Client(command(serving), mode=mode, elicitation_callback=callback) as client:
-        result = await client.call_tool("support", {"prompt": "book"})
-    assert text_of(result) == "Done: aisle accept, paid: accept"
+        (tool,) = (await client.list_tools()).tools
+        assert tool.name == "support"
+        plain = await client.call_tool("support", {"prompt": "hello"})
+        assert (text_of(plain), plain.is_error) == ("You said hello", False)
+        result = await client.call_tool("support", PROMPT)
+        booked = await client.call_tool("support", {"prompt": "book"})
+    assert approved == ['May the agent call pay?\npay {"amount": 5}']
+    assert text_of(result) == "Done: paid 5"
+    assert result.structured_content["outcome"] == "completed"
+    assert (serving / "paid").read_text() == "5\n"
+    assert text_of(booked) == "Done: aisle accept, paid: accept"
     assert [one.message for one in asked] == ["Which seat?", "Pay.\nhttps://a.example"]
     assert asked[0].requested_schema["required"] == ["seat"]
     assert asked[1].url == "https://a.example"
