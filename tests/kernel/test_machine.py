@@ -33,8 +33,7 @@ def test_an_enum_member_is_filed_under_its_name_which_is_why_it_is_given_values(
 
 
 async def test_nothing_is_logged_for_a_transition(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    caplog.set_level(logging.INFO, logger="orchestrator")
+    caplog.set_level(logging.INFO)
     a = rig()
     await a.driver.drive(a.run)
     assert caplog.records == []
