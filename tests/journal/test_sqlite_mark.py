@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, high_water, log
+from orchestrator.journal.sqlite import SqliteJournal, high_water, log, schema
 from orchestrator.journal.sqlite.high_water import SECTOR
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.writer import SqliteRemove
@@ -418,6 +419,39 @@ async def test_later_transactions_behind_a_wrong_frame_prove_damage_without_the_
             await refused(copy, "is damaged at frame .* later transactions stand")
         else:
             assert await records(copy) < 7, "as a torn tail after a power loss"
+
+
+class OnlyReadLog(apsw.VFS):
+    """Opens logs as a disk does that cannot be written to."""
+
+    def __init__(self) -> None:
+        super().__init__("only reads logs", "")
+
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - the name of SQLite
+        if flags[0] & apsw.SQLITE_OPEN_WAL:
+            flags[0] &= ~(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+            flags[0] |= apsw.SQLITE_OPEN_READONLY
+        return apsw.VFSFile("", name, flags)
+
+
+async def test_damage_to_a_log_that_can_only_be_read_is_found_too(path: Path) -> None:
+    async with SqliteJournal(path) as journal:
+        await begun(journal, notes=6)
+        whole = killed(path)
+    size, ends = frames(whole)
+    disk = OnlyReadLog()
+    db = apsw.Connection(str(whole), vfs="only reads logs")
+    try:
+        assert db.execute("SELECT count(*) FROM record").fetchall() == [(7,)]
+        schema.refuse_damaged_log(db, whole)
+        raw = bytearray(beside(whole, "-wal").read_bytes())
+        raw[ends[-3] + size - 1] ^= 1
+        beside(whole, "-wal").write_bytes(raw)
+        with pytest.raises(Corrupt, match="is damaged at frame"):
+            schema.refuse_damaged_log(db, whole)
+    finally:
+        db.close()
+        disk.unregister()
 
 
 async def test_a_wrong_frame_is_found_wherever_it_is_and_a_torn_tail_is_none(path: Path, seed: int) -> None:
