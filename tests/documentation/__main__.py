@@ -330,7 +330,7 @@ def _copy_assets(folder: Path) -> None:
 def _zensical() -> Path:
     """Return the generator; its environment is made anew when its lock has changed."""
     try:
-        return environment(_ENVIRONMENT, _HERE / "requirements.lock").with_name("zensical")
+        return environment(_ENVIRONMENT, _HERE / "requirements.lock", compiled=False).with_name("zensical")
     except NotMeasured as error:
         raise DocumentationError(f"the generator cannot be installed: {error}") from None
 

@@ -33,7 +33,7 @@ def interpreter(block: Block) -> Path:
     if pins is None:
         return Path(sys.executable)
     try:
-        return environment(Path(sys.prefix) / "peers" / f"from-{pins.stem}", pins)
+        return environment(Path(sys.prefix) / "peers" / f"from-{pins.stem}", pins, compiled=False)
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
 

@@ -30,7 +30,8 @@ def vendor_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     package of both is the one of the tests.
     """
     try:
-        python = environment(Path(sys.prefix) / "vendors", Path(__file__).with_name("vendor_pins.txt"))
+        pins = Path(__file__).with_name("vendor_pins.txt")
+        python = environment(Path(sys.prefix) / "vendors", pins, compiled=False)
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
     (folder,) = python.parent.parent.glob("lib/python*/site-packages")

@@ -75,7 +75,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
     folder = tmp_path_factory.mktemp("litellm")
     try:
-        python = environment(Path(sys.prefix) / "litellm", PINS)
+        python = environment(Path(sys.prefix) / "litellm", PINS, compiled=False)
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
     port = free_port()
