@@ -140,10 +140,13 @@ WIRES = (
 
 
 class Kept:
-    """A model that keeps what it was asked and what it gave. Usage that was not recorded is not reported."""
+    """A model that keeps what it was asked and what it gave. Usage that was not recorded is not reported.
 
-    def __init__(self, llm: LLM, model: str) -> None:
-        self.llm, self.model = llm, model
+    Nor is the number of tokens written to a cache, if the wire has no field for it.
+    """
+
+    def __init__(self, llm: LLM, model: str, *, has_cache_writes: bool = True) -> None:
+        self.llm, self.model, self.has_cache_writes = llm, model, has_cache_writes
         self.asked: list[list[Message]] = []
         self.given: list[Response] = []
 
@@ -151,6 +154,8 @@ class Kept:
         self.asked.append(list(request.messages))
         response = await self.llm.complete(request)
         response = response if is_reported(response) else replace(response, usage=None)
+        if response.usage is not None and not self.has_cache_writes:
+            response = replace(response, usage=replace(response.usage, cache_write_tokens=0))
         self.given.append(response)
         return response
 
@@ -196,7 +201,7 @@ async def check(records: Sequence[ProviderRecord], wire: Wire) -> tuple[int, int
 
     async with Loopback(answer) as server, wire.llm(server.url) as remote:
         for record in records:
-            kept = Kept(ReplayLLM(record), record.model or "recorded")
+            kept = Kept(ReplayLLM(record), record.model or "recorded", has_cache_writes=False)
             here = await played(record, kept)
             # The server knows no more than the replies, in the order in which they were given here.
             awaited[:] = kept.given
