@@ -239,6 +239,17 @@ def _absent(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the test's own. No later test gets a module that was imported from it by the same name."""
+    before = set(sys.modules)
+    yield tmp_path
+    inside = f"{tmp_path}{os.sep}"
+    for name in sys.modules.keys() - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(inside):
+            del sys.modules[name]
+
+
 @pytest.fixture(scope="session")
 def absent() -> Callable[[str], NoReturn]:
     """Give up for want of something outside the repository: a skip with its reason here, a failure on CI."""

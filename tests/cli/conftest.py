@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -230,23 +230,10 @@ def process(start: Callable[..., subprocess.Popen[str]]) -> Cli:
     return ran
 
 
-def forget_modules(folder: Path, before: Mapping[str, object] | None = None) -> None:
-    """Remove the modules of a folder from those that this process has imported, without those that were `before`."""
-    inside, before = (
-        f"{folder}{os.sep}",
-        before or {},
-    )  # text: a path of each module would take longer than the test
-    new = [(name, module) for name, module in sys.modules.items() if before.get(name) is not module]
-    for name, module in new:
-        if (file := getattr(module, "__file__", None)) and file.startswith(inside):
-            del sys.modules[name]
-
-
 @pytest.fixture
-def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Run the command line in this process: quick, for what needs no process of its own."""
     monkeypatch.syspath_prepend(str(folder))
-    before = sys.modules.copy()
 
     def ran(*arguments: str) -> Done:
         for name in ("models", "mine"):  # each test has its own
@@ -256,8 +243,7 @@ def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
         captured = capsys.readouterr()
         return Done(end.value.code if isinstance(end.value.code, int) else -1, captured.out, captured.err)
 
-    yield ran
-    forget_modules(folder, before)
+    return ran
 
 
 @pytest.fixture

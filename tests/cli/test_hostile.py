@@ -19,7 +19,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.output import log_stream
 from orchestrator.telemetry.log import writer_to
-from tests.cli.conftest import Done, forget_modules, whole_program
+from tests.cli.conftest import Done, whole_program
 from tests.cli.hostile import CONTROLS, HOSTILE, MARKS, controls, files, journal, marked
 from tests.cli.test_terminal import Terminal
 
@@ -177,7 +177,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hostile(
     folder: Path, recorded: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Cli]:
+) -> Cli:
     """Run the command line in this process, in a hostile folder, and read what reached both descriptors."""
     files(folder)
     shutil.copy2(recorded, folder)
@@ -192,8 +192,7 @@ def hostile(
         captured = capfd.readouterr()
         return Done(end.value.code if isinstance(end.value.code, int) else -1, captured.out, captured.err)
 
-    yield ran
-    forget_modules(folder)
+    return ran
 
 
 def test_every_command_has_a_case_with_hostile_text() -> None:
