@@ -339,9 +339,12 @@ class AbandonableTask(Generic[T]):
         left.remove_done_callback(self._finished)
         left.add_done_callback(_discard)
         left.set_name(f"abandoned {call.kind} {call.name} of {left.get_name()}")
-        work = self._frames.hand_over(call.work, left.cancelling())
+        frames = self._frames
+        work = frames.hand_over(call.work, left.cancelling())
         _ABANDONED[left] = self.scope.report(call.kind, call.name)
         self._begin(work, asyncio.CancelledError(*() if self._message is None else (self._message,)))
+        # A time limit withdraws its own request from the old task in the first step of the new one.
+        asyncio.get_running_loop().call_soon(frames.recount, left)
 
 
 class _Frames(Generic[T]):
@@ -365,6 +368,10 @@ class _Frames(Generic[T]):
         work, self.work, self._is_abandoned = self.work, host, True
         self._cancels = cancels
         return work
+
+    def recount(self, left: asyncio.Task[Any]) -> None:
+        """Take the present cancellation requests of the task of the abandoned code for known."""
+        self._cancels = left.cancelling()
 
     def __await__(self) -> Generator[Any, Any, T]:
         error, self._error = self._error, None

@@ -487,6 +487,28 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         assert sampled(registry, name, **where) == 20
 
 
+def test_abandoned_code_is_closed_at_the_end_of_its_event_loop_and_not_whenever_it_is_collected() -> None:
+    running: list[bool] = []
+
+    @tool(effect="pure", timeout=SOON)
+    async def waits() -> str:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+            except GeneratorExit:
+                running.append(asyncio.current_task() is not None)
+                raise
+
+    async def main() -> Outcome:
+        one = agent([call("waits"), "done"], [waits], limits=Limits(cancel_seconds=SOON))
+        return (await one.run("go")).outcome
+
+    assert asyncio.run(main()) == Outcome.COMPLETED
+    assert running == [True]
+
+
 # ---- what does not change ----
 
 
