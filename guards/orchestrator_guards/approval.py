@@ -81,7 +81,7 @@ def approval_digest(
     """
     parts = [DIGEST_VERSION, agent, tool, schema, arguments, effect, approval, run, call, fingerprint]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def judge_answer(
