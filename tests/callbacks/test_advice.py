@@ -61,6 +61,12 @@ def test_long_texts_are_cut_and_the_cut_is_marked() -> None:
     assert lines(ctx)[1] == f"- a({{}}) failed: {'x' * 239}…"
 
 
+def test_a_result_without_a_call_is_not_mentioned() -> None:
+    ctx = context(("a", True))
+    ctx.messages.append(Message("tool", "said b", (), "", "b", is_error=True))
+    assert lines(ctx) == ["Calls that failed:", "- a({}) failed: said a"]
+
+
 def test_what_was_said_before_the_run_is_not_looked_at() -> None:
     ctx = context(("a", True))
     ctx.base = len(ctx.messages)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
+from pydantic import BaseModel
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.branch import ANY, BranchResult, Fan, ended, first, joined, quorum
@@ -54,6 +57,15 @@ def test_only_the_join_is_part_of_the_fingerprint_and_a_graph_without_branches_k
     assert LLM_LOOP.extend(branches={"process_tools": Fan(max=9, join=ANY)}).fingerprint != one.fingerprint
 
 
+@dataclass(frozen=True)
+class Vote:
+    word: str
+
+
+class VoteModel(BaseModel):
+    word: str
+
+
 def test_another_join_is_evaluated_on_all_results() -> None:
     results = [
         BranchResult(0, "r:s.1:0", Outcome.COMPLETED, value={"vote": 1}),
@@ -67,6 +79,9 @@ def test_another_join_is_evaluated_on_all_results() -> None:
         True,
         False,
     ]
+    for vote in (Vote("yes"), VoteModel(word="yes")):
+        both = [BranchResult(number, "r", Outcome.COMPLETED, value=vote) for number in range(2)]
+        assert joined(both, quorum(2)).ok
     assert not joined(results).ok
     with pytest.raises(TypeError, match="a object has no JSON form; give quorum"):
         joined([BranchResult(0, "r", Outcome.COMPLETED, value=object())], quorum(1))

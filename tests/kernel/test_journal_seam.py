@@ -227,6 +227,21 @@ async def test_an_awaited_append_that_fails_does_the_same(slow: type[SlowJournal
         assert journal.appends == number
 
 
+@AWAITED
+async def test_a_hook_that_the_next_state_does_not_have_begins_beside_no_append(
+    slow: type[SlowJournal],
+) -> None:
+    async def check(run: ToyRun) -> E:
+        run.overlap(nothing)
+        return E.FINISH
+
+    journal = slow()
+    a = rig(journal=journal, enter_check=check)
+    await a.driver.drive(a.run)
+    assert a.run.error is None
+    assert [move["event"] for move in journal.path()] == ["start", "did", "finish"]
+
+
 async def test_a_run_that_fails_while_its_journal_breaks_keeps_its_first_error_and_fails_once() -> None:
     hooks_run: list[str] = []
 

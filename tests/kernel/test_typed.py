@@ -511,6 +511,14 @@ def test_states_are_named_by_their_text_and_two_of_one_name_are_refused() -> Non
         _ = twice.graph
 
 
+def test_a_state_that_becomes_terminal_after_a_run_ends_the_next_one() -> None:
+    machine: StateMachine[str, Go, None] = StateMachine("m")
+    machine.state("a").state("b").state("c").terminal("c").transition("a", Go, "b").transition("b", Go, "c")
+    assert machine.run("a", None, lambda s, c: Go())[0] == "c"
+    machine.terminal("b")
+    assert machine.run("a", None, lambda s, c: Go())[0] == "b"
+
+
 def test_events_of_one_name_from_two_places_are_told_apart() -> None:
     other = type("Go", (), {"__module__": "elsewhere"})
     machine: StateMachine[str, Any, None] = StateMachine("m")

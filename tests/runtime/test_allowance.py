@@ -15,6 +15,7 @@ from orchestrator.errors import LimitReached, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.fact import RunCompleted
 from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
@@ -30,7 +31,7 @@ from orchestrator.testing import FakeClock
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from tests.runtime.stage import NO_WAIT
+from tests.runtime.stage import NO_WAIT, Facts
 from tests.with_runtime import with_runtime
 
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}
@@ -448,7 +449,9 @@ async def test_the_parents_guards_count_what_its_children_used() -> None:
 
 
 async def test_a_child_is_refused_what_its_parent_has_not_left_and_the_parent_can_still_wrap_up() -> None:
-    child = Agent(FunctionLLM(lambda _: call("look", n=1), usage=Usage(25, 1)), tools=[look], **SILENT)
+    facts = Facts()
+    llm = FunctionLLM(lambda _: call("look", n=1), usage=Usage(25, 1))
+    child = Agent(llm, tools=[look], observers=(facts,), retry=NO_WAIT)
     parent = Agent(
         ScriptedLLM([call("dig", task="a"), "in short: nothing"], usage=Usage(10, 1)),
         tools=[child.as_tool("dig", "")],
@@ -459,6 +462,8 @@ async def test_a_child_is_refused_what_its_parent_has_not_left_and_the_parent_ca
     assert (result.outcome, result.output) == (Outcome.PARTIAL, "in short: nothing")
     (read,) = [message.text for message in result.messages if message.role == "tool"]
     assert "budget_exceeded (input_tokens): input_tokens: 135 of 120 used (of run p)" in read
+    (ended,) = facts.of(RunCompleted)
+    assert (ended.verdict.guard, ended.verdict.observed, ended.verdict.limit) == ("input_tokens", 135, 120)
 
 
 async def test_a_share_bounds_one_child_and_survives_with_it() -> None:

@@ -212,6 +212,10 @@ async def waits(chars: int) -> bool:
 BROKEN: list[tuple[Any, str]] = [
     (Guardrail(lambda chars: 1 / 0, name="broken"), "guardrail 'broken' raised ZeroDivisionError"),
     (Guardrail(lambda chars: "fine", name="broken"), "guardrail 'broken' returned str"),
+    (
+        Guardrail(lambda chars: Verdict(True, "broken", float("inf"), 1.0), name="broken"),
+        "it must return a Verdict with finite numbers",
+    ),
     (waits, "guardrail 'waits' returned coroutine"),
     (
         Guardrail(lambda x: True, {"x": lambda text: f"all of {text}"}, name="broken"),
