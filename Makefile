@@ -41,7 +41,7 @@ demo-plan: $(READY) ## a plan is approved, killed half way, recovered, resumed, 
 
 setup: $(READY) ## virtual environment with the locked dependencies, nothing else
 
-test: $(READY) ## set-up, then every behaviour once; about 6 minutes on 2 cores
+test: $(READY) ## set-up, then every behaviour once; about 3 minutes on 2 cores
 	@$(PYTEST) $(TEST) $(ARGS)
 
 test-python: ## `make test` on one version of Python; VERSION=3.14 uses Debian unstable where no such interpreter is installed
@@ -53,7 +53,7 @@ pythons: $(READY) ## every tier on every supported version of Python, and the ta
 test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each dependency
 	@$(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=$(LOWEST)
 
-campaign: $(READY) ## crashes, processes, mutations, and properties with more examples; about 18 minutes
+campaign: $(READY) ## crashes, processes, mutations, and properties with more examples; about 11 minutes
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
 
 check: $(READY) ## lint, format, types, links, and the tests that read sources and guides: layers, names, prose
