@@ -11,6 +11,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.machines.llm_loop.limits import OFF
+from orchestrator.providers.price import price_table
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.telemetry.scope import scope
 from orchestrator_callbacks.llm_loop import request_usage
@@ -245,6 +246,14 @@ def test_an_unknown_cost_ends_a_run_whose_limit_on_cost_needs_it() -> None:
     assert [line["limit"] for line in logger.lines] == [1.0]
     run = loop_run(limits=replace(OFF, max_cost=1.0, on_unknown_cost="ignore"))
     assert unpriced(run, None)[0]["limit"] == 1.0
+
+
+def test_one_request_to_a_model_without_a_price_is_refused_below_a_limit_on_cost() -> None:
+    prices = price_table({"another": (1, 1)})
+    run = loop_run(price=prices, limits=replace(OFF, max_cost=1.0))
+    verdict = request_usage.cost_refusal(run, Request(run.ctx.messages))
+    assert verdict is not None
+    assert (verdict.guard, verdict.observed, verdict.limit) == ("cost_unknown", 1, 1)
 
 
 @pytest.mark.parametrize("given", [True, "1", -1e-9, float("nan")])

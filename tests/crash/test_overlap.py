@@ -36,6 +36,7 @@ from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import ToolContext, tool
 from tests.crash.effect_invariants import check_effects
 from tests.runtime.stage import NO_WAIT, Facts
@@ -501,6 +502,25 @@ async def test_a_caller_that_cancels_a_request_beside_an_append_gets_its_cancell
     if loss is None:
         stored = StoredRun.of("r", await inner.load("r"))
         assert (stored.state, (stored.parked or {})["reason"]) == (LoopState.AWAIT_LLM, "interrupted")
+
+
+@pytest.mark.canary
+async def test_an_answer_that_came_beside_an_append_is_charged_if_the_time_of_the_run_passes_then() -> None:
+    clock = FakeClock()
+    journal = SuffixLosingJournal(MemoryJournal(), turns=500)
+    passing: list[asyncio.Task[None]] = []
+
+    def model(request: Request) -> Response:
+        if journal.is_writing:
+            passing.append(asyncio.ensure_future(clock.advance(61.0)))
+        return Response("so", (ToolCall("a", "look", '{"n": 1}'),), usage=Usage(100, 10))
+
+    llm = FunctionLLM(model)
+    options = with_runtime(journal=journal, clock=clock, retry=NO_WAIT)
+    result = await Agent(llm, tools=World().tools(), **options).run("go", run_id="r", deadline=60.0)
+    assert len(passing) == 1
+    assert len(llm.requests) == 2
+    assert result.usage == Usage(200, 20)
 
 
 @pytest.mark.canary
