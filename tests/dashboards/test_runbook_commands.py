@@ -64,9 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def command(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Command]:
+def command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """`orchestrator …` on the journal of the folder."""
     monkeypatch.setenv("ORCHESTRATOR_JOURNAL", str(folder / JOURNAL))
 
@@ -78,8 +76,7 @@ def command(
         said = capsys.readouterr()
         return Said(int(end.value.code or 0), said.out, said.err)
 
-    yield ran
-    sys.modules.pop("agents", None)
+    return ran
 
 
 @pytest.fixture
