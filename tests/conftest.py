@@ -173,7 +173,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     """Three workers for two cores, and four in the campaign.
 
-    Much of the suite waits for processes, disks, servers and Prometheus; of the campaign most does.
+    Much of the suite waits for processes, disks, servers and Prometheus. With three workers a third of both cores was
+    idle in the first minutes of the campaign.
     """
     cores = os.cpu_count() or 1
     return 2 * cores if IN_CAMPAIGN else (3 * cores + 1) // 2

@@ -432,7 +432,7 @@ async def test_a_store_that_loses_what_was_not_synced_loses_nothing_else(
     kind: str, loss: Loss, tmp_path: Path, request: pytest.FixtureRequest, campaign: Callable[[int, int], int]
 ) -> None:
     url = request.getfixturevalue("database") if kind == "postgres" else ""
-    # Records that wait for an append share the next one, so there is one append fewer than in memory.
+    # With these stores a run makes one append fewer than in memory.
     for at in range(1, APPENDS, campaign(3, 1)):
         name = f"at_{at}"
         make = partial(PostgresJournal, url, schema=name) if url else partial(SqliteJournal, tmp_path / name)
