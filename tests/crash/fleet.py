@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,11 @@ class Fleet:
     # ---- what happened ----
 
     def most_at_once(self) -> int:
-        """Return how many runs were in the middle of something at once, at most: of processes that lived then."""
+        """Return how many runs were in the middle of something at once, at most: of processes that lived then.
+
+        A process that lives may be taken for dead: it is frozen, or the server started again without it. What it is in
+        the middle of is left out once another process goes on with the run, because its slot was given to others.
+        """
         moments: list[tuple[float, int, str, int]] = []
         last: dict[int, float] = {}
         for text in (self.folder / "windows").read_bytes().splitlines():
@@ -173,12 +178,17 @@ class Fleet:
                 continue  # nobody says when it is over
             moments.append((line["at"], 1 if line["when"] == "before" else -1, line["run"], line["pid"]))
         # Whoever goes on with its runs does so later than this, however late this process saw the death.
-        moments += [(max(at, last.get(pid, 0.0)), 2, "", pid) for pid, at in self.deaths.items()]
+        died = {pid: max(at, last.get(pid, 0.0)) for pid, at in self.deaths.items()}
+        moments.sort()
+        taken = set(_taken_from_the_living(moments, died))
         open_now: dict[tuple[int, str], int] = {}
         most = 0
-        for _, change, run, pid in sorted(moments):
+        for moment in sorted([*moments, *((at, 2, "", pid) for pid, at in died.items())]):
+            _, change, run, pid = moment
             if change == 2:
                 open_now = {key: count for key, count in open_now.items() if key[0] != pid}
+                continue
+            if change == 1 and moment in taken:
                 continue
             count = open_now.get((pid, run), 0) + change
             open_now.pop((pid, run), None)
@@ -186,3 +196,22 @@ class Fleet:
                 open_now[pid, run] = count
             most = max(most, len(open_now))
         return most
+
+
+def _taken_from_the_living(
+    moments: Sequence[tuple[float, int, str, int]], died: Mapping[int, float]
+) -> Iterator[tuple[float, int, str, int]]:
+    """Yield what began in a process from which another took the run while that process lived."""
+    later: dict[str, tuple[int, float]] = {}
+    """Run -> the process that has it, and when another took it from that process."""
+    began: dict[str, float] = {}
+    for moment in reversed(moments):
+        at, change, run, pid = moment
+        if change != 1:
+            continue
+        owner, taken_at = later.get(run, (pid, math.inf))
+        if owner != pid:
+            taken_at = began[run]
+        if taken_at < died.get(pid, math.inf):
+            yield moment
+        later[run], began[run] = (pid, taken_at), at
