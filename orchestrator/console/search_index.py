@@ -32,7 +32,7 @@ import apsw
 import orjson
 
 from orchestrator.console.feed import retrieve
-from orchestrator.errors import Corrupt, RunUnknown
+from orchestrator.errors import Corrupt, RunUnknown, StoreDown
 from orchestrator.journal.run_query import COUNTS, RunQuery, counted, searched_text
 from orchestrator.kernel.journal import ENGINE, Draft, RunCounts, RunHead
 from orchestrator.runtime.runs.listing import RunFilter, RunPage, journal_conditions
@@ -252,6 +252,8 @@ class SearchIndex:
     _began: float | None = None
     """Start of the last complete pass (epoch seconds)."""
     _passes: int = 0
+    _removed: int = 0
+    """Databases that were removed after an error."""
 
     async def refresh(self, patience: float = PATIENCE) -> None:
         """Read the runs that changed, in the background. Raises StoreDown."""
@@ -300,6 +302,7 @@ class SearchIndex:
         if until is not None and self.read > (await self.runs.count()).total:
             until = None
         self._passes += 1
+        removed = self._removed
         after: str | None = None
         while True:
             page = await self.runs.page(
@@ -311,7 +314,10 @@ class SearchIndex:
             after = page.runs[-1].run_id
         if until is None:
             await self.call(self._remove_others)
-        self._version, self._began, self._ended = version, began, time.monotonic()
+        if (
+            self._removed == removed
+        ):  # else a search had an error, and what was read before is not in the database
+            self._version, self._began, self._ended = version, began, time.monotonic()
 
     async def _take(self, heads: Sequence[RunHead]) -> None:
         stale = await self.call(self._write_heads, heads)
@@ -320,13 +326,30 @@ class SearchIndex:
         )
 
     async def call(self, work: Callable[[apsw.Connection, *Ts], T], *arguments: *Ts) -> T:
-        """Use the database in a thread, one use at a time."""
+        """Use the database in a thread, one use at a time.
+
+        Raises StoreDown if the database has an error: most likely its disk is full. After any error the database is
+        removed, since the journal has all of it, and the next search reads the runs again.
+        """
         async with self._lock:
-            return await asyncio.to_thread(work, self._connection(), *arguments)
+            db = self._connection()
+            try:
+                return await asyncio.to_thread(work, db, *arguments)
+            except Exception as error:
+                self._db, self.read, self._version, self._began = None, 0, "", None
+                self._removed += 1
+                db.close()
+                if not isinstance(error, apsw.Error):
+                    raise
+                raise StoreDown(
+                    f"the search cannot write its index: {type(error).__name__}: {error}. Free space in the folder for "
+                    f"temporary files, or start the console with another folder in SQLITE_TMPDIR"
+                ) from error
 
     def _connection(self) -> apsw.Connection:
         if self._db is None:
             db = apsw.Connection("")  # temporary: SQLite creates its file when memory does not suffice
+            # Without a journal nothing can be rolled back: `call` removes the database instead.
             for pragma in ("journal_mode = OFF", "synchronous = OFF", "secure_delete = ON"):
                 db.execute(f"PRAGMA {pragma}")
             for table in _TABLES:
@@ -340,23 +363,24 @@ class SearchIndex:
         The numbers have the order in which the runs started.
         """
         found = []
-        with db:
-            for head in heads:
-                known: Any = db.execute(
-                    "SELECT id, version, created_at FROM run WHERE run_id = ?", (head.run_id,)
-                ).fetchone()
-                if known is not None and known[2] != head.created_at:  # erased and created again
-                    self._remove(db, known[0])
-                    known = None
-                number, version, _ = known or (_free_number(db, head.created_at), "", 0.0)
-                if known is None:
-                    db.execute("INSERT INTO run(id) VALUES (?)", (number,))
-                values = [getattr(head, name) for name in _HEAD]
-                db.execute(
-                    f"UPDATE run SET {_SET} WHERE id = ?", (self._passes, head.cost_micros, *values, number)
-                )
-                if version != _version(head):
-                    found.append((number, head))
+        db.execute("BEGIN")
+        for head in heads:
+            known: Any = db.execute(
+                "SELECT id, version, created_at FROM run WHERE run_id = ?", (head.run_id,)
+            ).fetchone()
+            if known is not None and known[2] != head.created_at:  # erased and created again
+                self._remove(db, known[0])
+                known = None
+            number, version, _ = known or (_free_number(db, head.created_at), "", 0.0)
+            if known is None:
+                db.execute("INSERT INTO run(id) VALUES (?)", (number,))
+            values = [getattr(head, name) for name in _HEAD]
+            db.execute(
+                f"UPDATE run SET {_SET} WHERE id = ?", (self._passes, head.cost_micros, *values, number)
+            )
+            if version != _version(head):
+                found.append((number, head))
+        db.execute("COMMIT")
         return sorted(found, key=itemgetter(0))  # a full-text index is slow if they are not in their order
 
     def _write(
@@ -365,15 +389,16 @@ class SearchIndex:
         heads: Sequence[tuple[int, RunHead]],
         excerpts: Mapping[str, Sequence[Draft]],
     ) -> None:
-        with db:
-            for number, head in heads:
-                db.execute("DELETE FROM entry WHERE rowid = ?", (number,))
-                texts = (searched_text(head), *_entry(excerpts.get(head.run_id, ())))
-                db.execute(
-                    "INSERT INTO entry(rowid, heads, names, contents) VALUES (?,?,?,?)",
-                    (number, *(text + _END for text in texts)),
-                )
-                db.execute("UPDATE run SET version = ? WHERE id = ?", (_version(head), number))
+        db.execute("BEGIN")
+        for number, head in heads:
+            db.execute("DELETE FROM entry WHERE rowid = ?", (number,))
+            texts = (searched_text(head), *_entry(excerpts.get(head.run_id, ())))
+            db.execute(
+                "INSERT INTO entry(rowid, heads, names, contents) VALUES (?,?,?,?)",
+                (number, *(text + _END for text in texts)),
+            )
+            db.execute("UPDATE run SET version = ? WHERE id = ?", (_version(head), number))
+        db.execute("COMMIT")
         self.read = int(db.execute("SELECT count(*) FROM run").get or 0)
 
     def _remove_others(self, db: apsw.Connection) -> None:

@@ -364,23 +364,69 @@ async def test_a_journal_that_fails_while_it_is_read_is_reported_by_the_next_sea
     assert "never retrieved" not in caplog.text
 
 
-async def test_an_index_that_found_its_disk_full_is_written_by_the_next_search(
-    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+async def fill_disk(index: SearchIndex) -> None:
+    """Let the database of the index have no more than its present pages."""
+    await index.call(lambda db: db.execute(f"PRAGMA max_page_count = {db.pragma('page_count')}"))
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read"])
+async def test_an_index_whose_disk_is_full_says_so_and_starts_again_with_the_next_search(
+    journal: MemoryJournal, runs: Runs, *, is_read: bool
 ) -> None:
     await fill_texts(journal)
     index = SearchIndex(runs)
-    for name in ("_entry", "_version"):
-
-        def full(_: Any) -> Any:
-            raise apsw.FullError("database or disk is full")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(f"orchestrator.console.search_index.{name}", full)
-            with pytest.raises(apsw.FullError):
-                await index.find(["parcel"], content=True)
-    found = await index.find(["parcel"], content=True)
-    assert (found.is_read, found.conditions) == (True, {"run_ids": ["a-1"]})
+    if is_read:
+        await index.refresh(patience=60.0)
+    await fill_disk(index)
+    for number in range(40):
+        await agent(journal, said(text="Done.")).run("parcels " * 100 + str(number), run_id=f"b-{number}")
+    index._ended = 0.0
+    with pytest.raises(StoreDown, match=r"cannot write its index: FullError: .*full\. Free .*SQLITE_TMPDIR"):
+        await index.find(["parcel"], content=True, patience=60.0)
+    assert index.read == 0, "what was in it is gone with it"
+    found = await index.find(["parcel"], content=True, patience=60.0)
+    assert found.is_read
+    assert set(found.conditions["run_ids"] or ()) == {"a-1", *(f"b-{number}" for number in range(40))}
     await index.close()
+
+
+async def test_an_index_that_is_lost_while_the_journal_is_read_is_not_taken_for_complete(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(250):  # more than one read of the journal
+        await agent(journal, said(text="Done.")).run("parcel", run_id=f"b-{number}")
+    index = SearchIndex(runs)
+    page = runs.page
+
+    async def failing(**conditions: Any) -> Any:
+        if conditions.get("after"):  # the first runs are in the index
+            monkeypatch.undo()
+            with pytest.raises(StoreDown):
+                await index.call(lambda db: db.execute("SELECT * FROM nothing"))
+        return await page(**conditions)
+
+    monkeypatch.setattr(runs, "page", failing)
+    await index.refresh(patience=60.0)
+    assert 0 < index.read < 250
+    found = await index.find(["parcel"], content=True, patience=60.0)
+    assert (found.is_read, len(found.conditions["run_ids"] or ())) == (True, 250)
+    await index.close()
+
+
+async def test_a_search_whose_disk_is_full_is_answered_with_what_to_do(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Any) -> Any:
+        raise apsw.FullError("database or disk is full")
+
+    await fill_texts(journal)
+    client = console(runs)
+    monkeypatch.setattr("orchestrator.console.search_index._version", full)
+    answer = await client.get("/?q=parcel")
+    assert (answer.status, "SQLITE_TMPDIR" in answer.text) == (503, True)
+    assert (await client.get("/")).status == 200, "the list needs no index"
+    monkeypatch.undo()
+    assert "a-1" in listed(await searched(client, "parcel"))
 
 
 def test_the_texts_of_a_run_are_bounded_and_have_no_secret() -> None:
