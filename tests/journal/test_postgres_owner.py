@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.errors import Fenced, Held, StoreDown
 from orchestrator.journal.postgres import PostgresJournal
-from orchestrator.journal.postgres.presence import BEATS
+from orchestrator.journal.postgres.presence import BEATS, LIVING
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.testing.journal_contract import BODY, NOTE, write
 from tests.journal.relay import relayed
@@ -134,6 +134,42 @@ async def test_a_killed_owner_is_missed_before_a_frozen_one_would_be(
         await write(journal, lease, NOTE)
         mine, dead = sorted(await journal.holders(), key=lambda one: not one.alive)
         assert (mine.alive, mine.runs, dead.alive, dead.name, dead.runs) == (True, 1, False, "owner", 0)
+
+
+async def test_a_killed_owner_is_missed_although_the_clock_of_the_server_was_set_back(
+    database: str, owner: Callable[..., Owner]
+) -> None:
+    async with PostgresJournal(database, ttl=TTL) as journal:
+        await journal.create("other", "me", BODY)
+        process = owner("run")
+        told(database, "UPDATE holder SET grace = 0.2, seen = seen + interval '3 hours'")
+        assert (await journal.head("run")).owner == "owner", "who is connected is alive"
+        process.kill()
+        process.wait()
+        told(database, "UPDATE holder SET seen = seen + interval '3 hours' WHERE name = 'owner'")
+        assert (await claimed(journal, "run")).epoch == 2
+        assert {one.name: one.alive for one in await journal.holders()} == {"owner": False, "": True}
+
+
+@pytest.mark.parametrize(("hours_since_start", "is_alive"), [(-3, False), (0, True), (3, False)])
+async def test_a_server_that_started_in_the_future_keeps_no_dead_owner(
+    database: str, hours_since_start: int, *, is_alive: bool
+) -> None:
+    """The machine had started with a wrong clock, for example, which was set back since."""
+    async with PostgresJournal(database) as journal:
+        await journal.create("run", "me", BODY)
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("CREATE SCHEMA wrong")
+        db.execute(
+            f"""CREATE FUNCTION wrong.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS
+            $$ SELECT clock_timestamp() - interval '{hours_since_start} hours' $$"""
+        )
+        db.execute("SET search_path = wrong, orchestrator, pg_catalog")
+        db.execute(
+            "INSERT INTO holder(token, name, seen, ttl, grace) VALUES (1, 'dead', '2026-01-01', 60, 60)"
+        )
+        row = db.execute(f"SELECT {LIVING} FROM holder h".encode()).fetchone()  # noqa: S608 - our own text
+        assert row == (is_alive,)
 
 
 async def test_of_many_who_claim_the_run_of_a_dead_one_has_it(database: str, postgres: object) -> None:

@@ -5,8 +5,10 @@ its connection holds. A killed process loses the lock at once; a frozen one keep
 holder is dead after `ttl` seconds without a heartbeat, or after the shorter `grace` if its lock is free. The grace
 gives a holder time to replace a lost connection.
 
-After a start of the server, no holder is dead before it had the time to return. A wrong suspicion costs a repeated
-step: the epoch fences the next append of a living holder that was taken for dead, independent of this module.
+After a start of the server, no holder is dead before it had the time to return. If the server's clock is set back,
+times that it wrote before lie in its future: only the lock shows then whether a holder lives, until its next heartbeat.
+A wrong suspicion costs a repeated step: the epoch fences the next append of a living holder that was taken for dead,
+independent of this module.
 """
 
 # ruff: noqa: S608  the only text that is put into statements is our own
@@ -30,9 +32,12 @@ GRACE: Final = 2.5
 _LOCKED: Final = """EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
     WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
     AND l.classid::bigint = (h.token >> 32) AND l.objid::bigint = (h.token & 4294967295))"""
-_SINCE: Final = "greatest(h.seen, pg_postmaster_start_time())"
+_STARTED: Final = (
+    "CASE WHEN pg_postmaster_start_time() <= clock_timestamp() THEN pg_postmaster_start_time() END"
+)
+_SINCE: Final = f"greatest(h.seen, {_STARTED})"
 
-LIVING: Final = f"""(clock_timestamp() < {_SINCE} + h.grace * interval '1 second'
+LIVING: Final = f"""(abs(extract(epoch FROM clock_timestamp() - {_SINCE})) < h.grace
     OR (clock_timestamp() < {_SINCE} + h.ttl * interval '1 second' AND {_LOCKED}))"""
 """Whether holder `h` lives."""
 LOCKED: Final = _LOCKED
