@@ -297,7 +297,8 @@ class SearchIndex:
     async def _pass(self, version: str) -> None:
         """Read each run that is not in the index as it is now; remove those that the journal has no more."""
         began = time.time()
-        until = None if self._began is None else self._began - _OVERLAP
+        # What changed after the clock was set back is not among the latest changes.
+        until = None if self._began is None or began < self._began else self._began - _OVERLAP
         # A run that was removed is in no listing: only a pass over all runs finds out.
         if until is not None and self.read > (await self.runs.count()).total:
             until = None

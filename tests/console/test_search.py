@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import string
+import time
 from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -387,6 +388,23 @@ async def test_an_index_whose_disk_is_full_says_so_and_starts_again_with_the_nex
     found = await index.find(["parcel"], content=True, patience=60.0)
     assert found.is_read
     assert set(found.conditions["run_ids"] or ()) == {"a-1", *(f"b-{number}" for number in range(40))}
+    await index.close()
+
+
+async def test_what_changed_after_the_clock_was_set_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time() + 3_600.0
+    journal = MemoryJournal(now=lambda: now)
+    for number in range(250):  # more than one page of changes
+        await agent(journal, said(text="Done.")).run("parcel", run_id=f"b-{number}")
+    index = SearchIndex(Runs(journal))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 3_600.0)
+        await index.refresh(patience=60.0)
+    now -= 3_600.0
+    await agent(journal, said(text="Done.")).run("parcel", run_id="later")
+    index._ended = 0.0
+    found = await index.find(["parcel"], content=True, patience=60.0)
+    assert "later" in (found.conditions["run_ids"] or ())
     await index.close()
 
 
