@@ -21,8 +21,9 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from orchestrator.engines.agent import AgentRegistry
 from orchestrator.engines.dispatcher import Scheduler
@@ -40,6 +41,7 @@ from orchestrator.errors import (
     Suspended,
 )
 from orchestrator.journal.difference import heads
+from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.llm_loop.agent_tool import open_root
 from orchestrator.runtime.service.hosting import Hosting
@@ -56,6 +58,21 @@ LOOK = 1.0
 """Seconds after which a run is checked again that a live engine of another version may continue."""
 _SHARE = 20
 """After a scan of one second, the next one starts this many seconds later at the earliest."""
+
+
+class _Waiting(NamedTuple):
+    """A run that waits for a person, or for an engine of another version."""
+
+    seq: int
+    """Number of its last record when this was found."""
+    expires_at: float = 0.0
+    """When its question expires (epoch seconds); 0 for never."""
+    again: float = math.inf
+    """When to check it again in any case (monotonic seconds)."""
+
+    def is_over(self, clock: Clock) -> bool:
+        """Return whether it may continue without a new record."""
+        return 0 < self.expires_at <= clock.time() or self.again <= clock.monotonic()
 
 
 class OrphanRecovery:
@@ -83,9 +100,8 @@ class OrphanRecovery:
         self._journal = agents.journal
         self._versions = LiveVersions(agents.journal, agents.clock)
         self._since = -1
-        self._seen_positions: dict[str, tuple[int, float]] = {}
-        """Runs that wait for a person -> number of their last record when this was found, and when their question
-        expires."""
+        self._waiting: dict[str, _Waiting] = {}
+        """Runs that cannot continue here yet."""
         self._failed: set[str] = set()
         """Runs that could not be resumed here. They are retried only after something is posted for them."""
         self._stopped = False
@@ -128,10 +144,10 @@ class OrphanRecovery:
                 # Check the runs that something was posted for.
                 position, news = await self._journal.news(self._since)
                 if self._since < 0:  # missed messages are unknown
-                    self._seen_positions.clear()
+                    self._waiting.clear()
                     self._failed.clear()
                 for run_id in news:
-                    self._seen_positions.pop(run_id, None)
+                    self._waiting.pop(run_id, None)
                     self._failed.discard(run_id)
                     with contextlib.suppress(RunUnknown, Corrupt):
                         await self._look(await self._journal.head(run_id))
@@ -142,8 +158,8 @@ class OrphanRecovery:
                     for head in found:
                         await self._look(head)
                     known = {head.run_id for head in found}
-                    self._seen_positions = {
-                        run_id: mark for run_id, mark in self._seen_positions.items() if run_id in known
+                    self._waiting = {
+                        run_id: mark for run_id, mark in self._waiting.items() if run_id in known
                     }
                     self._failed &= known
                     self._placed = {run_id: mark for run_id, mark in self._placed.items() if run_id in known}
@@ -187,12 +203,12 @@ class OrphanRecovery:
         if not await self._is_for(host, head, run):
             return None
         if run.foreign and run.fingerprint == host.fingerprint:  # its table may become valid here
-            self._seen_positions[head.run_id] = (head.seq, self._agents.clock.time() + LOOK)
+            self._waiting[head.run_id] = _Waiting(head.seq, again=self._agents.clock.monotonic() + LOOK)
         elif not run.unattended:
-            self._seen_positions[head.run_id] = (head.seq, run.expires_at)
+            self._waiting[head.run_id] = _Waiting(head.seq, expires_at=run.expires_at)
         elif self._free(head, name) and not self._stopped:
             if self._scheduler is None:
-                self._seen_positions.pop(head.run_id, None)
+                self._waiting.pop(head.run_id, None)
                 work = functools.partial(self._go_on, head, name)
                 job = self._agents.stored_job(head, name, work)
                 job.end.add_done_callback(functools.partial(self._over, head.run_id))
@@ -214,7 +230,7 @@ class OrphanRecovery:
         if not (run.migrates or run.foreign):
             return True
         if run.fingerprint != host.fingerprint and await self._versions.has(head, run.fingerprint):
-            self._seen_positions[head.run_id] = (head.seq, self._agents.clock.time() + LOOK)
+            self._waiting[head.run_id] = _Waiting(head.seq, again=self._agents.clock.monotonic() + LOOK)
             return False
         if run.foreign and run.fingerprint != host.fingerprint and head.status == "open":
             with contextlib.suppress(Held, Fenced):  # another process has it now
@@ -228,14 +244,14 @@ class OrphanRecovery:
         if self._closed(self._agents[agent].hosting.agent, head.tags):
             return False
         if head.owner is not None:
-            self._seen_positions.pop(run_id, None)
+            self._waiting.pop(run_id, None)
             return False
         if run_id in self._failed or self._line.find(run_id) is not None:
             return False
         if self._agents.hosting(agent, head).live(run_id) is not None:
             return False
-        seq, expires_at = self._seen_positions.get(run_id, (-1, 0.0))
-        return seq != head.seq or 0 < expires_at <= self._agents.clock.time()
+        waiting = self._waiting.get(run_id)
+        return waiting is None or waiting.seq != head.seq or waiting.is_over(self._agents.clock)
 
     async def _go_on(self, head: RunHead, agent: str) -> Any:
         """Resume a run, unless it was moved while it was queued and now waits for a person."""

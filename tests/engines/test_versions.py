@@ -15,6 +15,7 @@ from orchestrator.engines import engine_directory, orphan_recovery
 from orchestrator.engines.engine_directory import LiveVersions
 from orchestrator.errors import StoreDown
 from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.kernel.clock import SystemClock
 from orchestrator.kernel.fact import RunParked
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
@@ -135,11 +136,21 @@ async def test_two_versions_of_an_agent_in_one_engine_each_continue_the_runs_of_
     assert world.paid == {"1": 1, "2": 1}
 
 
-async def test_a_run_is_left_to_the_live_engine_with_its_graph_although_another_one_could_migrate_it() -> (
-    None
-):
-    world, journal = World(), MemoryJournal()
-    newer = world.agent(journal, "2", graph=NEWER, migrations=WAYS)
+class AdjustedClock(SystemClock):
+    """The machine's clock, which an operator may set back."""
+
+    set_back = 0.0
+
+    def time(self) -> float:
+        return super().time() - self.set_back
+
+
+@pytest.mark.parametrize("set_back", [0.0, 7_200.0])
+async def test_a_run_is_left_to_the_live_engine_with_its_graph_although_another_one_could_migrate_it(
+    set_back: float,
+) -> None:
+    world, journal, clock = World(), MemoryJournal(), AdjustedClock()
+    newer = world.agent(journal, "2", graph=NEWER, migrations=WAYS, clock=clock)
     async with engine(world.agent(journal, "1")) as old, engine(newer):
         old._orphans.stop()  # so only the newer one looks
         await world.orphan(journal, "r", "1")
@@ -149,6 +160,7 @@ async def test_a_run_is_left_to_the_live_engine_with_its_graph_although_another_
         for _ in range(20):
             await asyncio.sleep(0.01)
         assert await journal.head("r") == before
+        clock.set_back = set_back
         await old.drain()
         await ended(journal, "r")
     assert world.paid["2"] == 2
