@@ -36,7 +36,8 @@ AREAS = {
 }
 TESTS = (
     "guards", "kernel", "callbacks", "engines", "journal", "telemetry", "runtime", "machines", "rlm", "testing",
-    "drawing", "console", "web", "contract", "examples", "cli", "providers", "test_*.py",
+    "drawing", "console", "web", "contract", "examples", "cli", "providers", "crash", "dashboards", "hosts", "repl",
+    "test_*.py",
 )  # fmt: skip
 """Tests that are recorded: folders, and the files directly in `tests`."""
 
