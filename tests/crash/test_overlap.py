@@ -30,7 +30,7 @@ from orchestrator.kernel.cancellation import at_once
 from orchestrator.kernel.fact import EventFailed, Fact, LLMCall, ToolExecution, Transition
 from orchestrator.kernel.journal import Draft, Lease, Pending
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.llm.message import Request, Response, ToolCall, Usage
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
@@ -39,7 +39,7 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import ToolContext, tool
 from tests.crash.effect_invariants import check_effects
-from tests.runtime.stage import NO_WAIT, Facts
+from tests.runtime.stage import NO_WAIT, Facts, Notebook
 from tests.with_runtime import with_runtime
 
 Loss = Literal["full", "lost", "damaged", "fenced", "kept"]
@@ -544,6 +544,24 @@ async def test_a_hook_of_the_host_before_a_request_runs_when_the_turn_is_durable
     agent = Agent(ScriptedLLM(script), tools=World().tools(), hooks=[host], **options)
     assert (await agent.run("go", run_id="r")).output == "done"
     assert events
+
+
+@pytest.mark.canary
+async def test_the_memory_of_the_host_gets_a_summary_when_the_turn_is_durable() -> None:
+    journal = SuffixLosingJournal(MemoryJournal(), turns=3)
+    beside: list[bool] = []
+
+    class Memory(Notebook):
+        async def compact(self, key: str, summary: Message) -> None:
+            beside.append(journal.is_writing)
+            await super().compact(key, summary)
+
+    limits = Limits(context_limit=100, compaction_threshold=0.8, compaction_cooldown=0)
+    look = Response(None, (ToolCall("a", "look", '{"n": 1}'),), usage=Usage(90, 1))
+    options = with_runtime(journal=journal, retry=NO_WAIT, memory=Memory(), limits=limits)
+    agent = Agent(ScriptedLLM([look, Response("done", usage=Usage(10, 1))]), tools=World().tools(), **options)
+    assert (await agent.run("go", run_id="r")).output == "done"
+    assert beside == [False]
 
 
 @pytest.mark.canary

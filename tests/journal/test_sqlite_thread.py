@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from orchestrator.errors import StoreDown
+from orchestrator.errors import Fenced, StoreDown
 from orchestrator.journal.durable import ENOUGH
 from orchestrator.journal.sqlite import SqliteJournal, log
 from orchestrator.journal.sqlite.owner import BEATS, SqlitePresence
@@ -47,6 +48,19 @@ async def test_what_waits_is_committed_together(tmp_path: Path) -> None:
         assert handle is not None
         before = handle.writer.commits
         await asyncio.gather(*(write(journal, lease, NOTE) for lease in leases))
+        assert handle.writer.commits - before <= 2
+
+
+async def test_a_refused_write_is_no_reason_to_write_the_others_one_by_one(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        leases = [await journal.create(f"run {n}", "me", BODY) for n in range(8)]
+        handle = journal._handle
+        assert handle is not None
+        before = handle.writer.commits
+        stale = replace(leases[0], epoch=0)
+        written = (write(journal, lease, NOTE) for lease in (*leases, stale))
+        answers = await asyncio.gather(*written, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [type(None)] * 8 + [Fenced]
         assert handle.writer.commits - before <= 2
 
 

@@ -354,6 +354,7 @@ def test_what_a_callable_raises_reaches_the_caller_and_the_run_has_failed(where:
     assert failed.committed == (where == "on_enter")
     assert failed.reason == ("guard_error" if where == "guard" else "callback_error")
     assert failed.event == ("" if where == "source" else "Go")
+    assert failed.hook == ("when:fails" if where == "guard" else where)
     (end,) = facts.of(RunCompleted)
     assert (end.state, end.outcome) == ("WORK" if where == "on_enter" else "START", "failed")
 

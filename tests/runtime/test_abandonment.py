@@ -24,7 +24,7 @@ from orchestrator.engines import local_engine
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import AnswerRefused, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.cancellation import abandoned_work
+from orchestrator.kernel.cancellation import abandoned_work, here
 from orchestrator.kernel.fact import LLMCall, RunCompleted, ToolExecution, WorkAbandoned
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Request
@@ -485,6 +485,27 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         await stubborn.release()
         assert page.runs(None, 0.0)["abandoned"] == {"count": 0, "work": []}
         assert sampled(registry, name, **where) == 20
+
+
+async def test_abandoned_code_is_in_no_task_of_ours_any_more() -> None:
+    """Its host calls are its own: nothing waits for them, and nothing abandons them."""
+    owned: list[bool] = []
+    may_end = asyncio.Event()
+
+    @tool(effect="pure", timeout=SOON)
+    async def waits() -> str:
+        owned.append(here() is not None)
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+        owned.append(here() is not None)
+        return "late"
+
+    one = agent([call("waits"), "done"], [waits], limits=Limits(cancel_seconds=SOON))
+    assert (await one.run("go")).outcome == Outcome.COMPLETED
+    may_end.set()
+    await until(lambda: not abandoned_work())
+    assert owned == [True, False]
 
 
 def test_abandoned_code_is_closed_at_the_end_of_its_event_loop_and_not_whenever_it_is_collected() -> None:
