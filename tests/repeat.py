@@ -9,6 +9,7 @@ What follows `--` is for pytest; without `--tier` it chooses the tests. A slow d
 folders lie on a disk. A stepping clock shows another time each second, hours before or after, in all processes;
 `time.monotonic` is right. The times of files are right too, and so are the clocks of programs that do not ask the C
 library (those in Go) and of processes that get an environment of their own: they are like another machine.
+Some ten tests of a tier rightly fail then, those of plans that expire and of the order of times: look at each.
 Late threads are those of pools and of journals in the processes of pytest (`tests/late.py`); the test that counts the
 calls of a turn is left out, because it would count those of the delays.
 The exit code is 1 if a test failed.
