@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -67,12 +66,12 @@ class _Waiting(NamedTuple):
     """Number of its last record when this was found."""
     expires_at: float = 0.0
     """When its question expires (epoch seconds); 0 for never."""
-    again: float = math.inf
-    """When to check it again in any case (monotonic seconds)."""
+    again: float = 0.0
+    """When to check it again in any case (monotonic seconds); 0 for never."""
 
     def is_over(self, clock: Clock) -> bool:
         """Return whether it may continue without a new record."""
-        return 0 < self.expires_at <= clock.time() or self.again <= clock.monotonic()
+        return 0 < self.expires_at <= clock.time() or 0 < self.again <= clock.monotonic()
 
 
 class OrphanRecovery:
