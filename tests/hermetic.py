@@ -183,7 +183,7 @@ def clones(count: int) -> list[Path]:
     folders = [PLACE.parent / f"clone-{number}" for number in range(1, count + 1)]
     for folder in folders:
         subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
-        for environment in ROOT.glob(".venv*"):
+        for environment in filter(Path.is_dir, ROOT.glob(".venv*")):
             (folder / environment.name).symlink_to(environment)
     return folders
 
