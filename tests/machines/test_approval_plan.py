@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -202,6 +202,8 @@ def test_a_draft_cannot_be_changed() -> None:
 
 
 @given(st.text(max_size=40))
+@example("a\xa0b.py")
+@example("a\u3000b.py")
 def test_a_path_is_refused_or_has_one_plain_spelling_below_the_project(path: str) -> None:
     if list(path_faults(path, PlanCaps())):
         return

@@ -24,8 +24,6 @@ from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep,
 
 _LONGEST_NAME = 255
 LONGEST_PATH = 1_024
-_HIDING = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
-"""Unicode categories that are invisible, change the reading order, or are unassigned."""
 _FORBIDDEN = frozenset('\\:*?"<>|')
 _DEVICES = frozenset(
     ("con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)))
@@ -88,7 +86,8 @@ def _name_fault(path: str, shown: str) -> Fault | None:
 
 
 def _hides(letter: str) -> bool:
-    return unicodedata.category(letter) in _HIDING
+    """Return whether a letter is invisible, changes the reading order, looks like a space, or is unassigned."""
+    return not letter.isprintable()
 
 
 # ---- plans ----
