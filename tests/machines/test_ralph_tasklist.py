@@ -254,6 +254,9 @@ def test_moving_a_marker_changes_its_line_and_no_other_task(text: str, data: st.
 @given(_FILE)
 @example("- [ ] \ud800\n")
 @example("- [ ] \udc80\n")
+@example("- [ ]\n~~~\n\n~~~\n")
+@example("- [ ] task-1: a\n```\nfirst\n\nsecond\n```\n")
+@example("- [ ] task-1: a\n<!-- first\n\nsecond -->\n")
 def test_a_task_that_is_added_is_there_and_the_others_are_as_they_were(text: str) -> None:
     found = read_progress(outline(text))
     if found.problems:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -99,7 +100,7 @@ def outline(text: str) -> Outline:
     lines = tuple(_LINE.findall(text))
     reading = _Reading(lines)
     found = list(reading)
-    return Outline(lines, tuple(_with_ends(found, lines)), tuple(reading.problems))
+    return Outline(lines, tuple(_with_ends(found, lines, reading.enclosed)), tuple(reading.problems))
 
 
 @dataclass(slots=True)
@@ -108,6 +109,8 @@ class _Reading:
 
     lines: tuple[str, ...]
     problems: list[OutlineProblem] = field(default_factory=list)
+    enclosed: set[int] = field(default_factory=set)
+    """Indices of the lines after the first one of a fence or comment, to its end."""
     section: str = ""
     _open: list[int] = field(default_factory=list)
     """Indents of the items that may contain the next one."""
@@ -149,15 +152,19 @@ class _Reading:
                     yield index  # inline code such as ```x```
                     index += 1
                     continue
-                index = self._past_fence(index, fence["mark"])
+                index = self._enclose(index, self._past_fence(index, fence["mark"]))
                 continue
             if not line.lstrip("\ufeff \t").startswith("<!--"):
                 yield index
             opened = line.rfind("<!--")
             if opened >= 0 and "`" not in line[:opened] and "-->" not in line[opened:]:
-                index = self._past_comment(index)
+                index = self._enclose(index, self._past_comment(index))
                 continue
             index += 1
+
+    def _enclose(self, start: int, end: int) -> int:
+        self.enclosed.update(range(start + 1, end))
+        return end
 
     def _past_fence(self, start: int, mark: str) -> int:
         closing = re.compile(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
@@ -185,7 +192,7 @@ def _front_matter(lines: tuple[str, ...]) -> int:
     return 0
 
 
-def _with_ends(nodes: list[Node], lines: tuple[str, ...]) -> Iterator[Node]:
+def _with_ends(nodes: list[Node], lines: tuple[str, ...], enclosed: AbstractSet[int]) -> Iterator[Node]:
     from dataclasses import replace
 
     for number, node in enumerate(nodes):
@@ -195,7 +202,7 @@ def _with_ends(nodes: list[Node], lines: tuple[str, ...]) -> Iterator[Node]:
                 end = later.line
                 break
         if not node.heading:
-            end = min(end, _paragraph(lines, node, end))
+            end = min(end, _paragraph(lines, node, end, enclosed))
         while end > node.line + 1 and not lines[end - 1].strip():
             end -= 1
         yield replace(node, end=end)
@@ -214,10 +221,12 @@ def _closes(later: Node, node: Node) -> bool:
     return bool(later.heading) or later.depth <= node.depth
 
 
-def _paragraph(lines: tuple[str, ...], node: Node, end: int) -> int:
+def _paragraph(lines: tuple[str, ...], node: Node, end: int, enclosed: AbstractSet[int]) -> int:
     """Return the line at which an item ends, because unindented text follows a blank line."""
     for index in range(node.line + 2, end):
         line = lines[index]
+        if index in enclosed:
+            continue
         if line.strip() and not line.startswith((" ", "\t")) and not lines[index - 1].strip():
             return index
     return end
