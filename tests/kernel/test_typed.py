@@ -305,6 +305,8 @@ def test_an_event_whose_guards_all_say_no_raises() -> None:
     assert caught.value.handled == ("Finish", "Go")
     assert [guard.result for guard in facts.of(GuardEvaluated)] == ["deny"]
     assert [failed.reason for failed in facts.of(EventFailed)] == ["refused"]
+    (end,) = facts.of(RunCompleted)
+    assert (end.outcome, end.reason) == ("failed", "policy_stop")
 
 
 def test_where_a_bound_says_so_the_run_stays_and_asks_again() -> None:
@@ -357,6 +359,7 @@ def test_what_a_callable_raises_reaches_the_caller_and_the_run_has_failed(where:
     assert failed.hook == ("when:fails" if where == "guard" else where)
     (end,) = facts.of(RunCompleted)
     assert (end.state, end.outcome) == ("WORK" if where == "on_enter" else "START", "failed")
+    assert end.reason == failed.reason
 
 
 def test_a_context_whose_run_failed_may_be_run_again() -> None:
