@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
+from tests.preload import preloading
 from tests.tiers import SELECTED, selecting
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -196,7 +197,7 @@ def disturbed(
         library = Path(folder) / "disturbance.so"
         source = Path(__file__).with_name("disturbance.c")
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", *definitions, "-o", library, source], check=True)
-        environment["LD_PRELOAD"] = str(library)
+        environment |= preloading(library)
         if slow_disk:
             environment["PYTEST_DEBUG_TEMPROOT"] = folder
         yield environment

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.preload import preloading
+
 _SOURCE = Path(__file__).with_name("syncs.c")
 
 
@@ -23,7 +25,7 @@ def counts_syncs() -> dict[str, str]:
         )
     except (OSError, subprocess.CalledProcessError):
         return {}
-    return {"LD_PRELOAD": str(built)}
+    return preloading(built)
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import __main__ as bench
-from tests.benchmarks import report
+from tests.benchmarks import report, syncs
 from tests.benchmarks.cases import JOURNALLED as JOURNALLED_CASES
 from tests.benchmarks.contestant import Contestant, NotMeasured
 from tests.benchmarks.rounds import Case, run_case
 from tests.benchmarks.script import PROMPT, Script
+from tests.preload import preloading
 
 OURS = (sys.executable, "-m", "tests.benchmarks.peers.children.ours")
 JOURNALLED = Case("tiny", "journalled", runs=2, turns=3, rounds=2)
@@ -153,3 +156,19 @@ async def test_a_run_that_ends_before_its_last_request_is_not_taken_for_a_stoppe
 
     with pytest.raises(RuntimeError, match="ended before it could be stopped"):
         await Script(1, held=1).stop(run())
+
+
+@pytest.mark.system("cc")
+def test_what_counts_syncs_is_loaded_from_a_folder_with_a_space(tmp_path: Path) -> None:
+    library = tmp_path / "a b" / "syncs.so"
+    library.parent.mkdir()
+    source = Path(syncs.__file__).with_name("syncs.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    shown = subprocess.run(
+        ["cat", "/proc/self/maps"],
+        env=os.environ | preloading(library),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (str(library) in shown.stdout, shown.stderr) == (True, "")

@@ -16,6 +16,7 @@ from tests.crash import mount
 from tests.crash.life import ROOT, begun_by
 from tests.crash.lives import Lives
 from tests.crash.nursery import Nursery
+from tests.preload import preloading
 
 HERE = Path(__file__).parent
 
@@ -45,7 +46,7 @@ def nursery(
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.crash.worker"],
         cwd=ROOT,
-        env={**environment, "LD_PRELOAD": str(built)},
+        env=environment | preloading(built),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -126,9 +126,9 @@ def _calls(folder: Path, host: AgentHost) -> tuple[Call, ...]:
 
 @pytest.fixture(scope="module")
 def slow_disk() -> Iterator[dict[str, str]]:
-    """The variable with which a process has a slow disk: some of its syncs take half a second."""
+    """The variables with which a process has a slow disk: some of its syncs take half a second."""
     with disturbed(slow_disk=True) as environment:
-        yield {"LD_PRELOAD": environment["LD_PRELOAD"]}
+        yield {name: environment[name] for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
 
 
 @pytest.fixture(scope="module")
