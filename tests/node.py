@@ -6,6 +6,7 @@ Every version of Python that runs the tests uses the same installation.
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -32,16 +33,24 @@ def node_modules(folder: Path) -> Path:
     lock = folder / "package-lock.json"
     place = _PLACE / sha256(lock.read_bytes()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
-    ready = place / ".ready"
-    with (place / ".lock").open("w") as locked:  # workers of xdist wait for the one that installs
-        fcntl.flock(locked, fcntl.LOCK_EX)
-        if not ready.exists():
-            _install(folder, place)
-            ready.touch()
+    if why := _why_not_installed(folder, place):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     return place / "node_modules"
 
 
-def _install(folder: Path, place: Path) -> None:
+@functools.cache  # npm repeats a request for a minute: a process tries once
+def _why_not_installed(folder: Path, place: Path) -> str:
+    """Install the packages if they are not there yet; return why that is not possible, or ""."""
+    ready = place / ".ready"
+    with (place / ".lock").open("w") as locked:  # workers of xdist wait for the one that installs
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        why = "" if ready.exists() else _install(folder, place)
+        if not why:
+            ready.touch()
+    return why
+
+
+def _install(folder: Path, place: Path) -> str:
     for name in ("package.json", "package-lock.json", ".npmrc"):
         if (folder / name).exists():
             shutil.copy(folder / name, place / name)
@@ -51,8 +60,8 @@ def _install(folder: Path, place: Path) -> None:
         command, cwd=place, capture_output=True, text=True, timeout=_SECONDS, check=False, env=_environment()
     )
     if done.returncode:
-        said = f"npm cannot install the packages of {folder.name}: {done.stderr.strip()[-500:]}"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(said)
+        return f"npm cannot install the packages of {folder.name}: {done.stderr.strip()[-500:]}"
+    return ""
 
 
 def _environment() -> dict[str, str]:
