@@ -252,8 +252,6 @@ class SearchIndex:
     _began: float | None = None
     """Start of the last complete pass (epoch seconds)."""
     _passes: int = 0
-    _removed: int = 0
-    """Databases that were removed after an error."""
 
     async def refresh(self, patience: float = PATIENCE) -> None:
         """Read the runs that changed, in the background. Raises StoreDown."""
@@ -303,7 +301,7 @@ class SearchIndex:
         if until is not None and self.read > (await self.runs.count()).total:
             until = None
         self._passes += 1
-        removed = self._removed
+        db = self._connection()
         after: str | None = None
         while True:
             page = await self.runs.page(
@@ -315,9 +313,8 @@ class SearchIndex:
             after = page.runs[-1].run_id
         if until is None:
             await self.call(self._remove_others)
-        if (
-            self._removed == removed
-        ):  # else a search had an error, and what was read before is not in the database
+        # After an error of a search it is another database, without the runs that were read before.
+        if self._db is db:
             self._version, self._began, self._ended = version, began, time.monotonic()
 
     async def _take(self, heads: Sequence[RunHead]) -> None:
@@ -338,12 +335,11 @@ class SearchIndex:
                 return await asyncio.to_thread(work, db, *arguments)
             except Exception as error:
                 self._db, self.read, self._version, self._began = None, 0, "", None
-                self._removed += 1
                 db.close()
                 if not isinstance(error, apsw.Error):
                     raise
                 raise StoreDown(
-                    f"the search cannot write its index: {type(error).__name__}: {error}. Free space in the folder for "
+                    f"the search has no index: {type(error).__name__}: {error}. Free space in the folder for "
                     f"temporary files, or start the console with another folder in SQLITE_TMPDIR"
                 ) from error
 

@@ -382,7 +382,7 @@ async def test_an_index_whose_disk_is_full_says_so_and_starts_again_with_the_nex
     for number in range(40):
         await agent(journal, said(text="Done.")).run("parcels " * 100 + str(number), run_id=f"b-{number}")
     index._ended = 0.0
-    with pytest.raises(StoreDown, match=r"cannot write its index: FullError: .*full\. Free .*SQLITE_TMPDIR"):
+    with pytest.raises(StoreDown, match=r"has no index: FullError: .*full\. Free .*SQLITE_TMPDIR"):
         await index.find(["parcel"], content=True, patience=60.0)
     assert index.read == 0, "what was in it is gone with it"
     found = await index.find(["parcel"], content=True, patience=60.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -192,7 +191,7 @@ def _front_matter(lines: tuple[str, ...]) -> int:
     return 0
 
 
-def _with_ends(nodes: list[Node], lines: tuple[str, ...], enclosed: AbstractSet[int]) -> Iterator[Node]:
+def _with_ends(nodes: list[Node], lines: tuple[str, ...], enclosed: set[int]) -> Iterator[Node]:
     from dataclasses import replace
 
     for number, node in enumerate(nodes):
@@ -221,12 +220,11 @@ def _closes(later: Node, node: Node) -> bool:
     return bool(later.heading) or later.depth <= node.depth
 
 
-def _paragraph(lines: tuple[str, ...], node: Node, end: int, enclosed: AbstractSet[int]) -> int:
+def _paragraph(lines: tuple[str, ...], node: Node, end: int, enclosed: set[int]) -> int:
     """Return the line at which an item ends, because unindented text follows a blank line."""
     for index in range(node.line + 2, end):
         line = lines[index]
-        if index in enclosed:
-            continue
-        if line.strip() and not line.startswith((" ", "\t")) and not lines[index - 1].strip():
+        unindented = line.strip() and not line.startswith((" ", "\t"))
+        if unindented and index not in enclosed and not lines[index - 1].strip():
             return index
     return end
