@@ -202,16 +202,15 @@ def _taken_from_the_living(
     moments: Sequence[tuple[float, int, str, int]], died: Mapping[int, float]
 ) -> Iterator[tuple[float, int, str, int]]:
     """Yield what began in a process from which another took the run while that process lived."""
-    later: dict[str, tuple[int, float]] = {}
-    """Run -> the process that has it, and when another took it from that process."""
-    began: dict[str, float] = {}
+    later: dict[str, tuple[int, float, float]] = {}
+    """Run -> process and time of its next beginning, and when another took the run from that process."""
     for moment in reversed(moments):
         at, change, run, pid = moment
         if change != 1:
             continue
-        owner, taken_at = later.get(run, (pid, math.inf))
+        owner, next_at, taken_at = later.get(run, (pid, math.inf, math.inf))
         if owner != pid:
-            taken_at = began[run]
+            taken_at = next_at
         if taken_at < died.get(pid, math.inf):
             yield moment
-        later[run], began[run] = (pid, taken_at), at
+        later[run] = pid, at, taken_at
