@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import inspect
 import os
 import re
 import shlex
@@ -15,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+import orchestrator
 from orchestrator import LLM_LOOP, Limits
 from orchestrator.cli import main
 from orchestrator.cli.docs import GUIDES
@@ -129,6 +132,20 @@ def test_every_python_block_runs(block: Block, finished_scripts: dict[Block, tup
 def test_every_python_session_has_the_results_that_it_shows(block: Block) -> None:
     test = doctest.DocTestParser().get_doctest(block.text, {}, block.place, None, 0)
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_every_argument_of_a_block_exists_also_in_functions_that_it_does_not_call() -> None:
+    unknown = [
+        f"{block.place}: {name}({keyword.arg}=…)"
+        for block in of_language("python")
+        if not block.topic.startswith("from-") and not block.text.startswith(">>>")
+        for call in ast.walk(ast.parse(block.text))
+        if isinstance(call, ast.Call) and (name := getattr(call.func, "id", "")) in orchestrator.__all__
+        for keyword in call.keywords
+        if keyword.arg not in (None, *inspect.signature(getattr(orchestrator, name)).parameters)
+        and name != "tool"  # its options are those of ToolSpec
+    ]
+    assert unknown == []
 
 
 def test_the_durable_quickstart_can_be_run_again_and_then_pays_nothing(tmp_path: Path) -> None:
