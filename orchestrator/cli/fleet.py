@@ -280,7 +280,8 @@ class SubmitOptions(given.JournalOptions):
     agent: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:FUNCTION", help="The agent that the run is for. Default: any with graph llm_loop."
+            metavar="MODULE:FUNCTION",
+            help="The agent that the run is for, as for `worker`. Default: the llm_loop agent without a name.",
         ),
     ] = None
     about: Annotated[
