@@ -54,7 +54,7 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.BUDGET_EXCEEDED: "budget_exceeded: a limit was reached",
     Exit.NO_PROGRESS: "no_progress: the run repeated itself",
     Exit.CANCELLED: "cancelled: SIGINT (Ctrl-C), SIGTERM or SIGHUP; a second one ends the process at once",
-    Exit.REJECTED: "rejected: a person ended the run",
+    Exit.REJECTED: "rejected: a guardrail refused the prompt or the answer, or a person ended the run",
     Exit.PIPE: "the reader of our output closed it (as in `| head -1`)",
 }
 """Every exit code in words, for --help and README.md."""
