@@ -50,8 +50,8 @@ Model = Annotated[
         help="openai:NAME, openai-responses:NAME or anthropic:NAME (a vendor's model, or one of a server that speaks "
         "its protocol, with --base-url), pydantic-ai:PROVIDER:NAME (any model of that library), "
         "python:MODULE:ATTRIBUTE (an object with `async complete(request)`, a function of the request, or a factory "
-        "without arguments) or replay:FILE[#ID] (the answers of a recorded conversation, in order; its tools too, "
-        "unless --tool is given). Default: ORCHESTRATOR_MODEL.",
+        "without arguments), replay:FILE[#ID] (the answers of a recorded conversation, in order; its tools too, "
+        "unless --tool is given) or demo (calls each tool once and needs no key). Default: ORCHESTRATOR_MODEL.",
     ),
 ]
 BaseUrl = Annotated[
@@ -201,8 +201,8 @@ class AgentOptions:
             "--mcp-option",
             metavar="NAME.OPTION=VALUE",
             help="An option of the MCP server NAME: include=TOOL,…, exclude=TOOL,…, effect=EFFECT (of all its tools) "
-            "or effect=TOOL:EFFECT,…, timeout=SECONDS, max_questions=N, sampling=deny|allow|ask, max_sampling=N. "
-            "Repeatable.",
+            "or effect=TOOL:EFFECT,…, timeout=SECONDS, total_timeout=SECONDS, max_questions=N, "
+            "sampling=deny|allow|ask, max_sampling=N. Repeatable.",
         ),
     ] = ()
     approve: Annotated[

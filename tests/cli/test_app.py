@@ -14,6 +14,7 @@ import orchestrator
 from orchestrator.cli import app
 from orchestrator.cli.app import COMPLETION
 from orchestrator.cli.lazy_group import LateConversion, LazyGroup
+from orchestrator.providers.mcp.options import SERVER_OPTIONS
 
 Cli = Callable[..., Any]
 
@@ -61,6 +62,13 @@ def test_each_command_has_help(cli: Cli, command: tuple[str, ...]) -> None:
     assert done.code == 0
     assert done.out.startswith(f"Usage: orchestrator {' '.join(command)}")
     assert max(map(len, done.out.splitlines())) <= 100
+
+
+def test_the_help_of_run_names_every_kind_of_model_and_every_option_of_an_mcp_server(cli: Cli) -> None:
+    said = " ".join(cli("run", "--help").out.split())
+    kinds = ("openai:", "openai-responses:", "anthropic:", "pydantic-ai:", "python:", "replay:", " demo ")
+    missing = [one for one in kinds if one not in said]
+    assert (missing, [name for name in SERVER_OPTIONS if f" {name}=" not in said]) == ([], [])
 
 
 def test_the_version_is_printed(cli: Cli) -> None:
