@@ -24,6 +24,13 @@ async def counted(journal: MemoryJournal) -> tuple[list[str], int, int]:
     return sorted(heads), kinds.count("answer"), len(kinds)
 
 
+async def tagged(journal: MemoryJournal) -> list[str]:
+    """Return the runs of a journal that have a tag with the case that they are for."""
+    return sorted(
+        [head.run_id async for head in journal.runs() if head.tags == {"case": head.run_id.partition(".")[0]}]
+    )
+
+
 def rows_of(text: str, name: str) -> list[str]:
     table = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     assert table is not None
@@ -50,6 +57,8 @@ def test_the_tables_of_costs_and_runs_count_the_programs_of_the_guide(
         names: dict[str, Any] = {"__name__": __name__}  # dataclasses look their module up
         exec(compile(program, f"{GUIDE}: {pattern}", "exec"), names)  # noqa: S102  a program of the guide
         runs, requests, records = asyncio.run(counted(names["journal"]))
+        if pattern in {"Triage", "Pipeline"}:
+            assert asyncio.run(tagged(names["journal"])) == runs, "found and stopped by their tag"
         figures = len(runs), requests, *tokens, records
         costs.append(f"| {pattern.lower()} | {' | '.join(map(str, figures))} |")
         trees.append(f"| {pattern.lower()} | {', '.join(f'`{run_id}`' for run_id in runs)} |")
