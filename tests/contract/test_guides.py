@@ -318,6 +318,17 @@ def test_the_table_of_outcomes_is_complete() -> None:
             assert set(rows[outcome][1].split(", ")) == reasons
 
 
+def test_the_table_of_states_has_the_time_limit_of_each() -> None:
+    text = PATHS["loop"].read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(
+            r"^\| `(\w+)` \|.* \| ([\d,]*)(?: s )?\|$", text.partition("## Two traces")[0], re.MULTILINE
+        )
+    )
+    limits = {state.value: LLM_LOOP.dwell_of(state) for state in LLM_LOOP.states}
+    assert rows == {state: f"{limit[0]:,.0f}" if limit else "" for state, limit in limits.items()}
+
+
 def test_the_table_of_limits_names_every_limit_with_its_default() -> None:
     text = PATHS["loop"].read_text()
     missing = [name for name in Limits.__dataclass_fields__ if f"`{name}" not in text]
