@@ -174,6 +174,13 @@ def test_a_namespace_only_re_exports_its_public_names(namespace: str) -> None:
     assert sorted(alias.name for node in imported for alias in node.names) == sorted(module.__all__)
 
 
+def test_the_pages_on_compatibility_and_layers_name_every_namespace() -> None:
+    promised = ", ".join(f"`{namespace}`" for namespace in sorted(NAMESPACES))
+    assert f"its namespaces ({promised})" in (ROOT / "orchestrator/README.md").read_text(encoding="utf-8")
+    layer = f"the namespaces {', '.join(sorted(NAMESPACES))}\n"
+    assert layer in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
 def test_names_of_the_specifications_are_the_same_objects_outside_of_all() -> None:
     for namespace, names in SPECIFIED.items():
         module = import_module(f"orchestrator.{namespace}")
