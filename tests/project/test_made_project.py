@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.examples.service_client import Client
-from tests.project.conftest import MadeProject, RunningService, Serve, clean_environment, environment
+from tests.project.conftest import PATHS, MadeProject, RunningService, Serve, clean_environment, environment
 
 pytestmark = pytest.mark.system("make")
 
@@ -55,6 +56,30 @@ def test_the_commands_at_the_top_of_its_readme_work_before_anything_is_set_up(
     assert "Order 8: one kettle, 40 EUR, on its way." in chat
     assert re.search(r" shop +answer_loop +ended +completed ", runs)
     assert not (project.folder / ".venv").exists()
+
+
+def test_a_model_has_the_name_that_it_has_everywhere_and_a_failed_run_shows_its_error(pristine: Path) -> None:
+    named = {
+        "SHOP_MODEL": "openai:gpt-5-mini",
+        "OPENAI_API_KEY": "key",
+        "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
+    }
+    path = {"PYTHONPATH": os.pathsep.join(PATHS[1:]), "PYTHONDONTWRITEBYTECODE": "1"}
+    ask = "from shop.agent import make_agent; print(make_agent(observers=()).hosting.model)"
+    said = [
+        subprocess.run(
+            [sys.executable, *arguments],
+            cwd=pristine,
+            env=clean_environment() | path | named,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.splitlines()[-1]
+        for arguments in (("-c", ask), ("-m", "shop"))
+    ]
+    assert said[0] == "gpt-5-mini"
+    assert said[1].startswith("failed: ")
+    assert "http://127.0.0.1:9/v1" in said[1]
 
 
 @pytest.mark.campaign
