@@ -1,4 +1,4 @@
-"""The README of a folder names every file in it."""
+"""The README of a folder names every file in it; CONTRIBUTING.md names no other files."""
 
 from __future__ import annotations
 
@@ -28,3 +28,15 @@ def test_the_readme_names_every_file_of_its_folder(readme: str, folder: str) -> 
     named = set(re.findall(r"`(\w+\.py)`", (ROOT / readme / "README.md").read_text(encoding="utf-8")))
     there = {file.name for file in (ROOT / folder).glob("*.py") if file.name != "__init__.py"}
     assert there - named == set()
+
+
+OTHERS = {"_config.py", "engines/base.py", "_tool_manager.py", "callbacks.py"}
+"""Files of other projects and of hosts, which CONTRIBUTING.md names."""
+
+
+def test_every_file_that_contributors_read_of_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/.]+\.py)`", text)) - OTHERS
+    folders = ("orchestrator", "callbacks", "guards", "tests")
+    there = {f"/{file.relative_to(ROOT)}" for folder in folders for file in (ROOT / folder).rglob("*.py")}
+    assert [name for name in sorted(named) if not any(file.endswith(f"/{name}") for file in there)] == []
