@@ -1,6 +1,7 @@
 """Names of arguments: a misspelt one is refused by a sentence that has the right one.
 
-People come from other libraries, so their words for the same thing are answered with ours (`ELSEWHERE`).
+People come from other libraries, so their words for the same thing are answered with ours (`ELSEWHERE`), and so are
+words of ours that belong elsewhere.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ T = TypeVar("T", bound=type)
 ELSEWHERE: Final[Mapping[str, str]] = {
     "callbacks": "hooks=[…], or observers=[…] to watch",
     "checkpointer": "journal=SqliteJournal(path)",
+    "clock": "runtime=Runtime(clock=…) of an agent",
     "context": "deps=… for live handles, metadata={…} for data that is stored",
     "context_type": "Agent[Deps, Output]; the handles themselves are deps=…",
     "deps_type": "Agent[Deps, Output]; the handles themselves are deps=…",
+    "evict_after": "runtime=Runtime(evict_after=…) of an agent",
     "functions": "tools=[…]",
     "guardrails": "input_guards=[…] and output_guards=[…]",
     "history": "a conversation in place of the prompt, run([*result.messages, prompt]), or conversation_id=…",
@@ -33,10 +36,12 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "message_history": "a conversation in place of the prompt, run([*result.messages, prompt]), or conversation_id=…",
     "messages": "the first argument, the prompt: text or messages",
     "middleware": "hooks=[…]",
+    "migrations": "runtime=Runtime(migrations=[…]) of an agent",
     "model_settings": "params={…}",
     "output_guardrails": "output_guards=[…]; an output_validator may call a model",
     "prompt": "instructions=… of an agent; the prompt is the first argument of run",
     "needs_approval": "approval=True",
+    "price": "runtime=Runtime(price=…) of an agent",
     "recursion_limit": "limits=Limits(max_iterations=…)",
     "requires_approval": "approval=True",
     "response_format": "output_type=…",
@@ -54,7 +59,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "usage_limits": "limits=Limits(…)",
     "user_prompt": "the first argument, the prompt",
 }
-"""Keyword of another agent library -> ours."""
+"""Keyword of another agent library, or of ours in another place -> what to write."""
 
 
 def unknown_name(

@@ -171,8 +171,8 @@ class RunExists(RunError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"run {run_id!r} exists; continue it with if_exists='resume' or resume({run_id!r}), or choose another "
-            "run_id"
+            f"run {run_id!r} exists; choose another run_id, or continue this one where that is possible: by "
+            f"resume({run_id!r}), or by run or stream with if_exists='resume'"
         )
         self.run_id = run_id
 

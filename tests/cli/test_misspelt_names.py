@@ -110,6 +110,10 @@ IN_PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: MAKE(LLM, checkpointer=None),
         "Agent has no argument 'checkpointer'; here it is journal=SqliteJournal(path)",
     ),
+    "of the runtime": (
+        lambda: MAKE(LLM, migrations=[]),
+        "Agent has no argument 'migrations'; here it is runtime=Runtime(migrations=[…]) of an agent",
+    ),
     "of openai-agents": (
         lambda: AGENT.run_sync("Hi.", max_turns=3),
         "a run has no option 'max_turns'; here it is limits=Limits(max_iterations=…)",

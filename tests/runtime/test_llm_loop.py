@@ -181,7 +181,7 @@ async def test_a_run_id_used_twice_is_refused_and_changes_nothing() -> None:
     runner = agent(["one", "two"])
     await runner.run("first", run_id="r", conversation_id="c")
     with pytest.raises(
-        RunExists, match=r"run 'r' exists; continue it with if_exists='resume' or resume\('r'\)"
+        RunExists, match=r"run 'r' exists; choose another run_id, or continue this one .*resume\('r'\)"
     ):
         await runner.run("again", run_id="r", conversation_id="c")
     result = await runner.run("second", conversation_id="c")

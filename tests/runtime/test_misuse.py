@@ -209,7 +209,7 @@ async def test_a_run_whose_caller_lost_patience_is_not_lost() -> None:
         async with asyncio.timeout(None) as patience:
             await agent.run("go", run_id="same")
 
-    with pytest.raises(RunExists, match="if_exists='resume' or resume\\('same'\\)"):
+    with pytest.raises(RunExists, match="resume\\('same'\\), or by run or stream with if_exists='resume'"):
         await agent.run("go", run_id="same")
     result = await agent.resume("same")
 
