@@ -194,4 +194,6 @@ def _worth_another_try(error: Exception, failure: FailureKind, failed: _Choice, 
         retry_after=0.0,
         partial=getattr(error, "partial", ""),
         retryable=True,
+        sent=getattr(error, "sent", True),
+        request_id=getattr(error, "request_id", ""),
     )

@@ -55,6 +55,16 @@ async def test_the_next_model_is_asked_at_once_by_the_next_try(kind: str) -> Non
     assert (await llm.complete(ASK)).content == "hi"
 
 
+async def test_an_error_that_another_model_follows_says_whether_it_was_sent_and_names_its_request() -> None:
+    answered = Response("hi", usage=Usage(3, 1))
+    unsent = failing("timeout", sent=False, request_id="req-1")
+    with pytest.raises(LLMError) as error:
+        await Fallback([named("a", unsent), named("b")]).complete(ASK)
+    assert (error.value.sent, error.value.request_id) == (False, "req-1")
+    result = await agent(Fallback([named("a", unsent), named("b", answered)])).run("go")
+    assert result.usage == answered.usage, "a request that was not sent costs nothing"
+
+
 async def test_an_error_of_another_kind_is_raised_as_it_is_and_changes_nothing() -> None:
     refused = failing("auth")
     first, second = named("a", refused, "again"), named("b")
