@@ -203,8 +203,21 @@ RAW: dict[str, tuple[str, str, ToolOutcome, str]] = {
         "validation error",
     ),
     "cut": (EVENTS, ": %d\n\n", "error", "whether it ran is not known"),
+    "gateway": ("text/html", "<h1>Bad Gateway</h1>%d", "error", "(HTTP 502); whether it ran is not known"),
+    "reading": (JSON, '{"busy":%d}', "error", "(HTTP 503); whether it ran is not known"),
+    "accepted": (JSON, "%d", "error", "202 Accepted); whether it ran is not known"),
+    "page": ("text/html", "<h1>Hello</h1>%d", "error", "text/html); whether it ran is not known"),
+    "expired": (JSON, '{"detail":%d}', "error", '{"error":"Server returned an error response"'),
+    "own": (
+        JSON,
+        '{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"No such invoice"}}',
+        "error",
+        '{"error":"No such invoice"',
+    ),
 }
 """Tool -> content type and body of its answer, the outcome of its call, and a part of what the model reads."""
+STATUS = {"gateway": 502, "reading": 503, "accepted": 202, "expired": 401, "own": 500}
+"""Tool -> HTTP status of its answer, if that is not 200."""
 
 
 class RawServer(BaseHTTPRequestHandler):
@@ -221,9 +234,11 @@ class RawServer(BaseHTTPRequestHandler):
             name = request["params"]["name"]
             self.calls.append(name)
             kind, body, _, _ = RAW[name]
-            self._send(200, kind, body % number)
+            self._send(STATUS.get(name, 200), kind, body % number)
         elif method in {"initialize", "tools/list"}:
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in RAW]
+            tools: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in RAW]
+            for tool in tools:
+                tool["annotations"] = {"readOnlyHint": tool["name"] == "reading"}
             info = {"serverInfo": {"name": "raw", "version": "1"}, "capabilities": {"tools": {}}}
             result = {"protocolVersion": "2025-11-25", **info} if method == "initialize" else {"tools": tools}
             self._send(200, JSON, json.dumps({"jsonrpc": "2.0", "id": number, "result": result}))
@@ -247,7 +262,9 @@ class RawServer(BaseHTTPRequestHandler):
         """Write nothing."""
 
 
-async def test_over_http_an_answer_that_cannot_be_read_has_run_and_only_a_cut_stream_is_lost() -> None:
+async def test_over_http_an_answer_that_cannot_be_read_has_run_and_without_an_answer_that_is_unknown() -> (
+    None
+):
     RawServer.calls.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), RawServer) as httpd:
         thread = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
@@ -264,7 +281,8 @@ async def test_over_http_an_answer_that_cannot_be_read_has_run_and_only_a_cut_st
         _, _, outcome, said = RAW[body["tool"]]
         assert (body["outcome"], is_error) == (outcome, outcome == "error"), body["tool"]
         assert said in text
-    assert RawServer.calls == [*RAW], "each was sent once"
+    twice = [*RAW].index("reading")
+    assert RawServer.calls == [*[*RAW][:twice], "reading", *[*RAW][twice:]], "only a pure call was sent again"
 
 
 async def test_a_call_that_ended_unread_while_a_person_was_asked_has_run(tmp_path: Path) -> None:

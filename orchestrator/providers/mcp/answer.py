@@ -61,7 +61,7 @@ class ToolDisabled(Exception):
 
 
 class SessionLost(Exception):
-    """The session has ended, or none could be opened."""
+    """The session has ended, none could be opened, or a call got no answer in it."""
 
 
 class Reader(NamedTuple):

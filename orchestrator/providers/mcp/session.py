@@ -18,7 +18,15 @@ from orchestrator.errors import ResultUnreadable
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost, has_resources
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.mcp.server_request import LiveCalls, SamplingRules
-from orchestrator.providers.mcp.transport import FromServer, Http, LogLines, Stdio, leaf_of, unreadable_answer
+from orchestrator.providers.mcp.transport import (
+    FromServer,
+    Http,
+    LogLines,
+    Stdio,
+    Unanswered,
+    leaf_of,
+    unreadable_answer,
+)
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -262,6 +270,10 @@ class McpSession:
             code = error.code if isinstance(error, MCPError) else None
             if runs and (unread := unreadable_answer(error)) is not None:
                 raise ResultUnreadable(f"the server's answer cannot be read: {masked(unread)}") from error
+            if runs and isinstance(error, MCPError) and isinstance(error.data, Unanswered):
+                self._doubted = True
+                unknown = f"the tool's server gave no result ({masked(error.data.got)}); whether it ran is not known"
+                raise SessionLost(unknown) from error
             if isinstance(error, MCPError) and isinstance(error.data, FromServer):
                 code = None  # the same codes are the SDK's own
             elif code == CONNECTION_CLOSED or self.over.is_set():

@@ -180,7 +180,7 @@ class Stdio:
             stdio_client(program, written) as (read, write),
         ):
             written.close()  # the program has its own
-            yield _Watched(read, ended, name), write
+            yield _Watched(read, ended, name, {}), write
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +229,16 @@ class Http:
 
         _quieten()
         self.seen.clear()
+        failed: dict[Any, int] = {}
 
         async def look(response: httpx2.Response) -> None:
             _limit_body(response, self.limit)
             if response.status_code >= httpx2.codes.BAD_REQUEST:
                 self.seen[:] = [response.status_code]
+            if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR and (
+                sent := await response.request.aread()
+            ):
+                failed[json.loads(sent).get("id")] = response.status_code
             if (
                 response.status_code == httpx2.codes.NOT_FOUND
                 and "mcp-session-id" in response.request.headers
@@ -254,7 +259,7 @@ class Http:
                 write,
             ),
         ):
-            yield _Watched(read, ended, name), write
+            yield _Watched(read, ended, name, failed), write
 
 
 def _limit_body(response: httpx2.Response, limit: int) -> None:
@@ -333,6 +338,17 @@ class Unread(FromServer):
     """Marks an error of ours in place of an answer that could not be read."""
 
 
+class Unanswered(FromServer):
+    """Marks an error of the SDK in place of an answer, if the server may have carried out the request.
+
+    A proxy answers with a status of 5xx whether the server had the request or not.
+    """
+
+    def __init__(self, got: str) -> None:
+        self.got = got
+        """What came in place of the answer, as a clause."""
+
+
 _OF_TRANSPORT: Final = ("SSE stream failed: ", "SSE stream ended")
 """Starts of the texts with which the SDK's HTTP transport ends a request, through the stream of the server's messages.
 
@@ -340,21 +356,31 @@ An error of a server with such a text and the SDK's code is therefore taken for 
 """
 _UNPARSED: Final = ("Failed to parse JSON response: ", "Failed to parse SSE message: ")
 """Starts of the texts with which that transport replaces an answer that it could not read."""
+_REFUSED: Final = "Server returned an error response"
+"""The text with which it replaces an answer with an error status that is no message of the protocol."""
+_NO_MESSAGE: Final = ("server answered a request with 202 Accepted", "Unexpected content type: ")
+"""Starts of the texts with which it replaces an answer of success that is no message of the protocol."""
 _UNFIT: Final = ("Tool ", "Invalid ")
 """Starts of the texts of a RuntimeError about a result that does not fit the output schema of its tool."""
 
 
-def _marked(message: Any) -> Any:
-    """Mark an error of the server whose code the SDK uses itself for a lost connection and for a timeout."""
-    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+def _marked(message: Any, failed: dict[Any, int]) -> Any:
+    """Mark an error of the server whose code the SDK uses itself, and one of the SDK in place of an answer.
+
+    `failed` has the status of each request that was answered with one of 5xx.
+    """
+    from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, REQUEST_TIMEOUT
 
     error = getattr(getattr(message, "message", None), "error", None)
-    if (
-        error is not None
-        and error.code in {CONNECTION_CLOSED, REQUEST_TIMEOUT}
-        and not error.message.startswith(_OF_TRANSPORT)
-    ):
+    if error is None:
+        return message
+    status = failed.pop(message.message.id, 0)
+    if error.code in {CONNECTION_CLOSED, REQUEST_TIMEOUT} and not error.message.startswith(_OF_TRANSPORT):
         error.data = FromServer()
+    elif status and (error.code, error.message) == (INTERNAL_ERROR, _REFUSED):
+        error.data = Unanswered(f"HTTP {status}")
+    elif error.code == INVALID_REQUEST and error.message.startswith(_NO_MESSAGE):
+        error.data = Unanswered(clean(error.message, _SHOWN))
     return message
 
 
@@ -417,10 +443,11 @@ class _Watched:
     Errors of the server are marked, and lines that are no messages are logged once.
     """
 
-    def __init__(self, inner: Any, ended: Ended, name: Callable[[], str]) -> None:
+    def __init__(self, inner: Any, ended: Ended, name: Callable[[], str], failed: dict[Any, int]) -> None:
         self._inner = inner
         self._ended = ended
         self._name = name
+        self._failed = failed
         self._warned = False
 
     def _seen(self, message: Any) -> Any:
@@ -443,7 +470,7 @@ class _Watched:
             if bad:
                 result["tools"] = [tool for tool in tools if tool not in bad]
         with_readable_tools = message
-        return _marked(with_readable_tools)
+        return _marked(with_readable_tools, self._failed)
 
     def _warn(self) -> None:
         if not self._warned:
