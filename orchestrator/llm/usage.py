@@ -31,8 +31,9 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
     same amount in the currency of the price table, for adapters and readers. The `estimated_` numbers are the
     estimated part of the others: for answers without usage, and for those that were lost in a crash or cut off.
 
-    A request that was cancelled or timed out has a range. `output_tokens` and `cost_max_micros` have its maximum, which
-    limits count for good; `cost_micros` is its minimum, the cost of what arrived, for reports to people.
+    A request that was cancelled or timed out, or whose answer broke off, has a range. `output_tokens` and
+    `cost_max_micros` have its maximum, which limits count for good; `cost_micros` is its minimum, the cost of what
+    arrived, for reports to people.
 
     Instances have a dict: a journal encodes it three times a turn, at a third of the cost of slots.
 

@@ -1,4 +1,4 @@
-"""Requests that are cancelled or time out: a range of usage. Limits keep its maximum, the cost is its minimum."""
+"""Requests that are cancelled, time out or break off: a range of usage. Limits keep its maximum, costs its minimum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from orchestrator import Agent, Limits, LLMError, MemoryJournal, Response, RetryPolicy, Runtime, Usage, tool
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.llm.message import Request
+from orchestrator.llm.message import ArgumentsPiece, Request
 from orchestrator.machines.rlm.model import RlmLimits
 from orchestrator.providers import RateLimit, RateLimitedModel, price_table
 from orchestrator.providers.scripted import call
@@ -193,6 +193,57 @@ async def test_a_try_that_timed_out_is_charged_although_the_next_one_succeeds(
     result = await agent_of(llm, clock, journal).run("go", run_id="r")
     assert (result.outcome, result.usage.output_tokens) == (Outcome.COMPLETED, output + 1)
     assert result.usage.cost_for_limits - (result.usage.cost_micros or 0) == 10 * output
+
+
+class Cut(Model):
+    """Says `partial`, by text or by the arguments of a call, and fails after `seconds`; then it answers."""
+
+    def __init__(self, clock: FakeClock, error: LLMError, said: str, *, in_call: bool = False) -> None:
+        super().__init__(clock, error, Response("done", usage=Usage(3, 1)), seconds=3.0)
+        self.said, self.in_call = said, in_call
+
+    async def complete(self, request: Request) -> Response:
+        if not self.requests:
+            if self.in_call and request.on_piece is not None:
+                request.on_piece(ArgumentsPiece(0, "step", self.said))
+            elif not self.in_call and request.on_delta is not None:
+                request.on_delta(self.said)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize(
+    ("error", "in_call"),
+    [
+        (LLMError("cut", kind="connection", partial="four" * 25), False),
+        (LLMError("cut", kind="connection"), True),
+        (LLMError("overloaded", kind="server_error", status=529, partial="four" * 25), False),
+        (LLMError("late", kind="timeout"), False),
+    ],
+    ids=["cut", "cut in a call", "an error in the stream", "timed out"],
+)
+async def test_a_try_that_failed_in_the_middle_of_its_answer_is_charged_with_what_arrived(
+    error: LLMError, in_call: bool
+) -> None:
+    clock, journal = FakeClock(auto=True), MemoryJournal()
+    agent = agent_of(Cut(clock, error, "four" * 25, in_call=in_call), clock, journal)
+    async with agent.stream("go", run_id="r") as stream:
+        async for _ in stream:
+            pass
+        used = (await stream.result()).usage
+    assert (used.output_tokens, used.estimated_output_tokens) == (600 + 1, 600)
+    assert used.cost_micros == used.input_tokens + 10 * (25 + 1), "the input of both, and what arrived"
+    assert used.cost_for_limits == used.input_tokens + 10 * (600 + 1)
+
+
+async def test_another_machine_is_charged_for_a_try_that_failed_in_the_middle_of_its_answer() -> None:
+    clock, journal = FakeClock(auto=True), MemoryJournal()
+    cut = LLMError("cut", kind="connection", partial="four" * 25)
+    llm = Model(clock, cut, Response("done", usage=Usage(3, 1)), seconds=3.0)
+    rlm = Rlm(
+        llm, mode="tools", limits=RlmLimits(), runtime=Runtime(price=PRICE, clock=clock, journal=journal)
+    )
+    used = (await rlm.run("go", run_id="r")).usage
+    assert (used.output_tokens, used.estimated_output_tokens) == (600 + 1, 600)
 
 
 async def test_a_limit_of_the_run_and_of_its_parent_keep_the_maximum_for_good() -> None:

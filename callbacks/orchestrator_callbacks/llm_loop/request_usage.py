@@ -272,7 +272,7 @@ def estimated(usage: Usage, price: Pricing, largest: int, model: str | None = No
 def interrupted(
     sent: Usage, seconds: float | None, price: Pricing, *, limit: int, rate: float, largest: int
 ) -> Usage:
-    """Return the range of a request that was cancelled or timed out, marked as an estimate.
+    """Return the range of a request that was cancelled, timed out or broke off, marked as an estimate.
 
     Args:
         sent: Its estimated input, and the output that arrived: the minimum.

@@ -335,12 +335,15 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     return response.encodable()
 
 
-def _charge_timeout(run: LoopRun, one: RetryAttempt, route: Route) -> int:
-    """Add the range of an attempt that timed out to the usage; return its least cost in millionths, 0 for others."""
-    if one.kind != "timeout" or not was_sent(one.error):
+def _charge_failed(run: LoopRun, one: RetryAttempt, route: Route, arrived: int) -> int:
+    """Add the range of a failed attempt that may be billed to the usage; return its least cost in millionths, else 0.
+
+    `arrived` is the number of characters of its answer that its listener got.
+    """
+    arrived = max(arrived, len(getattr(one.error, "partial", "")))
+    if not may_be_billed(one, arrived):
         return 0
-    elapsed = route.in_flight(run.deps.clock.monotonic())
-    return charge_interrupted(run, elapsed, approximate_tokens(len(getattr(one.error, "partial", ""))))
+    return charge_interrupted(run, route.in_flight(run.deps.clock.monotonic()), approximate_tokens(arrived))
 
 
 class _Attempts:
@@ -365,13 +368,19 @@ class _Attempts:
         run, route = self._run, self._route
         self.made.append(one)
         if one.outcome != "ok":
-            _report_failure(run, one, self._deltas, route, _charge_timeout(run, one, route))
+            arrived = 0 if self._deltas is None else self._deltas.arrived
+            _report_failure(run, one, self._deltas, route, _charge_failed(run, one, route, arrived))
         route.since = None
 
 
-def was_sent(error: Exception | None) -> bool:
-    """Return whether a request that timed out reached its server, which may bill it: it gave no answer about it."""
-    return getattr(error, "status", None) is None and getattr(error, "sent", True)
+def may_be_billed(one: RetryAttempt, arrived: int) -> bool:
+    """Return whether the server may bill a failed attempt: a part of its answer arrived, or it never answered.
+
+    `arrived` is the number of characters of that part.
+    """
+    error = one.error
+    unanswered = getattr(error, "status", None) is None and getattr(error, "sent", True)
+    return arrived > 0 or (one.kind == "timeout" and unanswered)
 
 
 def malformed(response: object) -> str | None:  # noqa: PLR0911 - a return for each fault

@@ -46,7 +46,7 @@ from orchestrator_callbacks.llm_loop.request_usage import (
     with_cost,
 )
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
-from orchestrator_callbacks.llm_loop.turn import complete_once, malformed, was_sent
+from orchestrator_callbacks.llm_loop.turn import complete_once, malformed, may_be_billed
 from orchestrator_guards import (
     Verdict,
     cost_unknown,
@@ -337,7 +337,7 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
 def _range(
     run: ModeRun, pricing: Pricing, request: Request, seconds: float | None, partial: str = ""
 ) -> Usage:
-    """Return the range of a request that was cancelled or timed out after so many seconds."""
+    """Return the range of a request that ended without its answer after so many seconds."""
     return interrupted(
         Usage(input_bound(request.messages, request.tools), approximate_tokens(len(partial))),
         seconds,
@@ -348,12 +348,13 @@ def _range(
     )
 
 
-def _charge_timeout(run: ModeRun, pricing: Pricing, request: Request, one: RetryAttempt, route: Route) -> int:
-    """Add the range of an attempt that timed out to the budget; return its least cost in millionths, 0 for others."""
-    if one.kind != "timeout" or not was_sent(one.error):
+def _charge_failed(run: ModeRun, pricing: Pricing, request: Request, one: RetryAttempt, route: Route) -> int:
+    """Add the range of a failed attempt that may be billed to the budget; return its least cost in millionths, or 0."""
+    partial: str = getattr(one.error, "partial", "")
+    if not may_be_billed(one, len(partial)):
         return 0
     elapsed = route.in_flight(run.deps.clock.monotonic())
-    charged = _range(run, pricing, request, elapsed, getattr(one.error, "partial", ""))
+    charged = _range(run, pricing, request, elapsed, partial)
     run.deps.budget.add(charged)
     return charged.cost_micros or 0
 
@@ -369,7 +370,7 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
     def tried(one: RetryAttempt) -> None:
         tries.append(one)
         if one.outcome != "ok":
-            kind, least = one.kind or "other", _charge_timeout(run, pricing, request, one, route)
+            kind, least = one.kind or "other", _charge_failed(run, pricing, request, one, route)
             _publish_call(
                 run, kind, one.seconds, route, wait=one.delay, error=one.error, estimated_cost=least
             )
