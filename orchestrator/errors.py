@@ -294,7 +294,8 @@ class LLMError(RunError):
     `kind` is one of ERROR_KINDS, `status` the HTTP status or None. `retry_after` is seconds that the server asked to
     wait, or None; `partial` is the text of a stream before it was cut. `retryable` is the provider's statement about a
     retry, which overrides `kind` and `status`; None without a statement. `sent` is False if the request never reached
-    the server, so that it costs nothing. `request_id` is the server's name of the request, "" without one.
+    the server, so that it costs nothing. `request_id` is the server's name of the request, "" without one. `usage` is
+    the Usage that the server reported of an answer that is none, None without one.
     """
 
     def __init__(
@@ -308,6 +309,7 @@ class LLMError(RunError):
         retryable: bool | None = None,
         sent: bool = True,
         request_id: str = "",
+        usage: Any = None,
     ) -> None:
         if kind not in ERROR_KINDS:
             raise ConfigError(f"unknown error kind {kind!r}; known: {', '.join(sorted(ERROR_KINDS))}")
@@ -315,7 +317,7 @@ class LLMError(RunError):
         self.kind, self.status = kind, status
         self.retry_after, self.retryable = retry_after, retryable
         self.partial = partial
-        self.sent, self.request_id = sent, request_id
+        self.sent, self.request_id, self.usage = sent, request_id, usage
 
 
 ERROR_KINDS = frozenset(("rate_limited", "timeout", "server_error", "client_error", "auth", "content_filter"))

@@ -38,9 +38,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import SecretStr
 from pydantic_core import from_json
 
-from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.message import (
     CITATIONS,
+    NO_USAGE,
     ArgumentsPiece,
     Content,
     Message,
@@ -602,7 +603,12 @@ class Anthropic(SdkModel):
                 break
             paused = replace(request, messages=[*request.messages, response.message()])
             # One answer from a paused one and its continuation.
-            then = await super().complete(paused)
+            try:
+                then = await super().complete(paused)
+            except LLMError as error:
+                if response.usage is not None:
+                    error.usage = response.usage + (error.usage or NO_USAGE)
+                raise
             content = merged([*_parts(response), *_parts(then)])
             reasoning = "\n\n".join(filter(None, (response.reasoning, then.reasoning)))
             used = None if response.usage is None or then.usage is None else response.usage + then.usage

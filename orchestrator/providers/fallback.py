@@ -196,4 +196,5 @@ def _worth_another_try(error: Exception, failure: FailureKind, failed: _Choice, 
         retryable=True,
         sent=getattr(error, "sent", True),
         request_id=getattr(error, "request_id", ""),
+        usage=getattr(error, "usage", None),
     )

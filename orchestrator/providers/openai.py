@@ -73,7 +73,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import SecretStr
 
-from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.message import (
     CITATIONS,
     KINDS,
@@ -726,7 +726,12 @@ class ChatAssembly:
             },
         }
         choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
-        return replace(self._form.response({"model": self._model, "choices": choices}), usage=self._usage)
+        try:
+            response = self._form.response({"model": self._model, "choices": choices})
+        except LLMError as error:
+            error.usage = self._usage
+            raise
+        return replace(response, usage=self._usage)
 
     def _delta(self, delta: Mapping[str, Any]) -> str:
         before = self._calls.size

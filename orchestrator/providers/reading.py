@@ -148,9 +148,10 @@ def parsed(content: str | bytes | bytearray) -> Any:
     return _DECODER.decode(content.removeprefix("\ufeff"))
 
 
-def malformed(why: str, partial: str = "") -> LLMError:
+def malformed(why: str, partial: str = "", usage: Usage | None = None) -> LLMError:
     """Return the error of an invalid answer."""
-    return LLMError(f"the provider sent no valid answer: {why}", kind="malformed", partial=partial)
+    message = f"the provider sent no valid answer: {why}"
+    return LLMError(message, kind="malformed", partial=partial, usage=usage)
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -531,9 +532,10 @@ def checked(response: Response, signals: AnswerSignals) -> Response:
     kind = signals.broken.get(word.lower())
     if kind is not None:
         message = f"the provider aborted its answer (finish reason {reason[:_SHOWN]!r})"
-        raise LLMError(message, kind=kind, partial=response.message().text)
+        raise LLMError(message, kind=kind, partial=response.message().text, usage=response.usage)
     if word == "_other" and _is_empty(response):
-        raise malformed(f"it is empty, and its finish reason {reason[:_SHOWN]!r} is unknown")
+        empty = f"it is empty, and its finish reason {reason[:_SHOWN]!r} is unknown"
+        raise malformed(empty, usage=response.usage)
     return response
 
 

@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     requests: int = 1
     """Requests of the whole run."""
     cost: float | None = COST
-    """Cost of the whole run."""
+    """Cost of the whole run, without that of an answer that failed after it began or whose usage is reported."""
     says: str = ""
     """Text of the server that the error has to repeat."""
     content_type: str = "text/event-stream"

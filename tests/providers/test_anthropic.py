@@ -178,6 +178,15 @@ async def test_a_paused_answer_is_asked_on_until_it_ends(*, streamed: bool) -> N
     assert found == Response(content, (), "end_turn", Usage(6, 4), "m-1", None, "Hm, a city.")
 
 
+async def test_a_paused_answer_is_billed_although_it_does_not_continue() -> None:
+    first = message(THOUGHT, text_block("Searching."), SEARCH, stop="pause_turn")
+    busy = json_reply({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, status=529)
+    async with Loopback([json_reply(first), busy]) as server, model(server.url) as llm:
+        with pytest.raises(LLMError) as failed:
+            await llm.complete(HELLO)
+    assert (failed.value.status, failed.value.usage) == (529, Usage(3, 2))
+
+
 async def test_a_call_cut_off_in_a_stream_keeps_what_was_written() -> None:
     cut = events(message(CALL, stop="max_tokens")).replace('"partial_json": " 1}"', '"partial_json": ""')
     async with Loopback([stream_reply(cut)]) as server, model(server.url) as llm:

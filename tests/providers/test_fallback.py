@@ -57,10 +57,12 @@ async def test_the_next_model_is_asked_at_once_by_the_next_try(kind: str) -> Non
 
 async def test_an_error_that_another_model_follows_says_whether_it_was_sent_and_names_its_request() -> None:
     answered = Response("hi", usage=Usage(3, 1))
-    unsent = failing("timeout", sent=False, request_id="req-1")
+    unsent = failing("timeout", sent=False, request_id="req-1", usage=Usage(2, 1))
     with pytest.raises(LLMError) as error:
         await Fallback([named("a", unsent), named("b")]).complete(ASK)
-    assert (error.value.sent, error.value.request_id) == (False, "req-1")
+    told = error.value.sent, error.value.request_id, error.value.usage
+    assert told == (False, "req-1", Usage(2, 1))
+    unsent = failing("timeout", sent=False)
     result = await agent(Fallback([named("a", unsent), named("b", answered)])).run("go")
     assert result.usage == answered.usage, "a request that was not sent costs nothing"
 

@@ -287,6 +287,19 @@ def test_of_several_answers_the_first_is_taken() -> None:
     assert assembly.response().content == "this"
 
 
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "made up"])
+def test_an_answer_that_is_none_has_the_usage_that_is_billed_for_it(finish: str) -> None:
+    used = {"prompt_tokens": 900, "completion_tokens": 40}
+    with pytest.raises(LLMError) as whole:
+        read(answer({"content": None}, finish, usage=used))
+    assembly = ChatForm().assembly()
+    for chunk in ({"choices": [{"delta": {}, "finish_reason": finish}]}, {"choices": [], "usage": used}):
+        assembly.take(ServerSentEvent("", json.dumps(chunk)))
+    with pytest.raises(LLMError) as streamed:
+        assembly.response()
+    assert whole.value.usage == streamed.value.usage == Usage(900, 40)
+
+
 @pytest.mark.parametrize("chunk", ["{}", "[]", "null", '{"choices": null}', '{"choices": [{"delta": null}]}'])
 def test_a_chunk_that_says_nothing_adds_nothing(chunk: str) -> None:
     assembly = ChatForm().assembly()

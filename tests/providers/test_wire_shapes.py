@@ -22,7 +22,7 @@ from tests.providers import shapes_calls, shapes_stream
 from tests.providers.exchange import Failed
 from tests.providers.family import FAMILIES
 from tests.providers.loopback import Asked, Reply
-from tests.providers.shape import Shape
+from tests.providers.shape import COST, Shape
 from tests.providers.test_failures import Hurried
 
 SHAPES: dict[str, Shape] = {**shapes_stream.SHAPES, **shapes_calls.SHAPES}
@@ -84,6 +84,14 @@ def check_answer(model: Recorded, shape: Shape, form: object) -> Response | Fail
     return came
 
 
+def cost_of_failure(first: Response | LLMError) -> float:
+    """Return the cost of a failed answer whose usage its server reports."""
+    if not isinstance(first, LLMError) or first.usage is None:
+        return 0.0
+    assert (first.usage.input_tokens, first.usage.output_tokens) == (3, 2)
+    return COST
+
+
 @pytest.mark.parametrize("name", SHAPES)
 async def test_each_shape_is_its_answer(name: str, request: pytest.FixtureRequest) -> None:
     shape = SHAPES[name]
@@ -108,10 +116,14 @@ async def test_each_shape_is_its_answer(name: str, request: pytest.FixtureReques
             result = await Agent(model, tools=[weather, add], runtime=runtime).run("Hello?")
             came = check_answer(model, shape, reply)
             assert len(server.asked) - asked == shape.requests
+            used, first = result.usage, model.came[0]
             if isinstance(came, Response) and came.usage is None:
-                assert result.usage.estimated_cost == result.usage.cost != 0
+                assert used.estimated_cost == used.cost != 0
             else:
-                assert result.usage.cost == shape.cost
+                billed = used.estimated_cost + cost_of_failure(first)
+                assert (used.cost or 0) == (shape.cost or 0) + billed
+                began = isinstance(first, LLMError) and first.partial and first.usage is None
+                assert bool(used.estimated_cost) == bool(began)
             assert (result.outcome == "failed") == (isinstance(came, Failed) and not came.retryable)
             return model.requests[0]
 

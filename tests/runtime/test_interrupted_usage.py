@@ -235,6 +235,22 @@ async def test_a_try_that_failed_in_the_middle_of_its_answer_is_charged_with_wha
     assert used.cost_for_limits == used.input_tokens + 10 * (600 + 1)
 
 
+@pytest.mark.parametrize("cost", [None, 0.0005], ids=["priced", "reported"])
+async def test_a_try_whose_answer_was_none_has_the_usage_that_the_server_reported(cost: float | None) -> None:
+    clock, journal = FakeClock(auto=True), MemoryJournal()
+    broken = LLMError("aborted", kind="malformed", partial="four" * 25, usage=Usage(7, 2, cost=cost))
+    llm = Model(clock, broken, Response("done", usage=Usage(3, 1)), seconds=3.0)
+    micros = (7 + 10 * 2 if cost is None else 500) + 3 + 10 * 1
+    assert (await agent_of(llm, clock, journal).run("go", run_id="r")).usage == Usage(
+        10, 3, cost_micros=micros
+    )
+    llm.left = [broken, Response("done", usage=Usage(3, 1))]
+    runtime = Runtime(price=PRICE, clock=clock)
+    assert (
+        await Rlm(llm, mode="tools", limits=RlmLimits(), runtime=runtime).run("go")
+    ).usage.cost_micros == micros
+
+
 async def test_another_machine_is_charged_for_a_try_that_failed_in_the_middle_of_its_answer() -> None:
     clock, journal = FakeClock(auto=True), MemoryJournal()
     cut = LLMError("cut", kind="connection", partial="four" * 25)

@@ -32,6 +32,7 @@ from orchestrator.llm.message import (
     Route,
     ToolCall,
     Transcript,
+    Usage,
     encodable,
 )
 from orchestrator.llm.port import LLM
@@ -48,6 +49,7 @@ from orchestrator_callbacks.llm_loop.request_usage import (
     lost_answer_usage,
     uncountable,
     usage_with_cost,
+    with_cost,
 )
 from orchestrator_callbacks.llm_loop.turn_accounting import record_guards
 from orchestrator_guards import retries
@@ -336,10 +338,14 @@ async def _tried(run: LoopRun, request: Request) -> Response:
 
 
 def _charge_failed(run: LoopRun, one: RetryAttempt, route: Route, arrived: int) -> int:
-    """Add the range of a failed attempt that may be billed to the usage; return its least cost in millionths, else 0.
+    """Add the usage of a failed attempt that may be billed; return its least cost in millionths, else 0.
 
-    `arrived` is the number of characters of its answer that its listener got.
+    It is the reported one, or a range. `arrived` is the number of characters of its answer that its listener got.
     """
+    if (reported := reported_usage(one)) is not None:
+        used = with_cost(request_usage.pricing(run), reported, route.model)
+        run.ctx.spent.usage = run.ctx.spent.usage + used
+        return used.cost_micros or 0
     arrived = max(arrived, len(getattr(one.error, "partial", "")))
     if not may_be_billed(one, arrived):
         return 0
@@ -371,6 +377,14 @@ class _Attempts:
             arrived = 0 if self._deltas is None else self._deltas.arrived
             _report_failure(run, one, self._deltas, route, _charge_failed(run, one, route, arrived))
         route.since = None
+
+
+def reported_usage(one: RetryAttempt) -> Usage | None:
+    """Return the usage that the server reported of a failed attempt; None if it reported none that can be true."""
+    used: object = getattr(one.error, "usage", None)
+    if not isinstance(used, Usage) or uncountable(used) is not None:
+        return None
+    return used if used.input_tokens else None
 
 
 def may_be_billed(one: RetryAttempt, arrived: int) -> bool:

@@ -46,7 +46,7 @@ from orchestrator_callbacks.llm_loop.request_usage import (
     with_cost,
 )
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
-from orchestrator_callbacks.llm_loop.turn import complete_once, malformed, may_be_billed
+from orchestrator_callbacks.llm_loop.turn import complete_once, malformed, may_be_billed, reported_usage
 from orchestrator_guards import (
     Verdict,
     cost_unknown,
@@ -349,12 +349,15 @@ def _range(
 
 
 def _charge_failed(run: ModeRun, pricing: Pricing, request: Request, one: RetryAttempt, route: Route) -> int:
-    """Add the range of a failed attempt that may be billed to the budget; return its least cost in millionths, or 0."""
+    """Add the usage of a failed attempt that may be billed to the budget; return its least cost in millionths, or 0."""
     partial: str = getattr(one.error, "partial", "")
-    if not may_be_billed(one, len(partial)):
+    if (reported := reported_usage(one)) is not None:
+        charged = with_cost(pricing, reported, route.model)
+    elif may_be_billed(one, len(partial)):
+        elapsed = route.in_flight(run.deps.clock.monotonic())
+        charged = _range(run, pricing, request, elapsed, partial)
+    else:
         return 0
-    elapsed = route.in_flight(run.deps.clock.monotonic())
-    charged = _range(run, pricing, request, elapsed, partial)
     run.deps.budget.add(charged)
     return charged.cost_micros or 0
 
