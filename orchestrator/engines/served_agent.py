@@ -37,6 +37,7 @@ class DurableAgent:
         self.description = description
         self._agent = agent
         self._live: dict[str, asyncio.Task[Result[Any]]] = {}
+        """The runs whose end no client has read. The journal has that of the others, or they are resumed."""
 
     async def start(self, prompt: str) -> str:
         """Start a run; return its id, once the journal has the run."""
@@ -77,6 +78,8 @@ class DurableAgent:
             data = {"run_id": result.run_id, "outcome": result.outcome.value, "reason": result.reason}
             return RunAnswer(text, result.outcome is not Outcome.COMPLETED, data)
         finally:
+            if task.done() and self._live.get(run_id) is task:
+                del self._live[run_id]
             watching.cancel()
             reporting.cancel()
             await asyncio.gather(watching, reporting, return_exceptions=True)

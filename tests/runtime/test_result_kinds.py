@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -16,9 +18,10 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.console.run_page import RunSections
 from orchestrator.engines.served_agent import DurableAgent
-from orchestrator.errors import LLMError, ResultUnreadable
+from orchestrator.errors import LLMError, ResultUnreadable, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.fact import ToolExecution
+from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.llm.message import Request, ToolCall
 from orchestrator.llm.run_event import ToolFinished
 from orchestrator.machines.llm_loop.limits import OFF
@@ -301,6 +304,36 @@ async def test_an_agent_that_is_served_says_that_its_run_has_ended_and_how(kind:
     assert completed.data["outcome"] == "completed"
     assert failed.is_error
     assert failed.text == "the run ended as failed (llm_error, auth): no such key"
+
+
+class FullDisk(MemoryJournal):
+    """A store whose disk is full while `full` is set."""
+
+    full = False
+
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
+        if self.full:
+            raise StoreDown("the disk is full")
+        super().append(lease, drafts, blobs)
+
+
+async def test_a_served_run_that_could_not_go_on_is_resumed_when_its_client_asks_again() -> None:
+    async def progress(_: str) -> None: ...
+
+    async def answer(request: Request) -> Any:
+        await asked.wait()
+        return "Paid." if request.messages[-1].role == "tool" else call("pay")
+
+    journal, asked = FullDisk(), asyncio.Event()
+    served = DurableAgent(agent(FunctionLLM(answer), [pay], journal=journal), "till", "Pays.")
+    run_id = await served.start("go")
+    outcomes = []
+    for journal.full in (True, False, True):  # the last one only reads the result
+        asked.set()
+        end = await served.wait(run_id, progress)
+        assert isinstance(end, RunAnswer)
+        outcomes.append((end.data["outcome"], end.data["reason"]))
+    assert outcomes == [("failed", "journal_error"), ("completed", "none"), ("completed", "none")]
 
 
 # ---- hooks ----
