@@ -595,23 +595,22 @@ class Anthropic(SdkModel):
     def __repr__(self) -> str:
         return f"Anthropic({self.model!r})"
 
-    async def complete(self, request: Request) -> Response:
-        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError."""
-        response = await super().complete(request)
+    async def _answered(self, request: Request) -> Response:
+        response = await super()._answered(request)
         for _ in range(_PAUSES):
             if response.finish_reason != "pause_turn":
                 break
             paused = replace(request, messages=[*request.messages, response.message()])
             # One answer from a paused one and its continuation.
             try:
-                then = await super().complete(paused)
+                then = await super()._answered(paused)
             except LLMError as error:
                 if response.usage is not None:
                     error.usage = response.usage + (error.usage or NO_USAGE)
                 raise
             content = merged([*_parts(response), *_parts(then)])
             reasoning = "\n\n".join(filter(None, (response.reasoning, then.reasoning)))
-            used = None if response.usage is None or then.usage is None else response.usage + then.usage
+            used = response.usage + then.usage if response.usage and then.usage else None
             response = replace(then, content=content, usage=used, reasoning=reasoning or None)
         return response
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from tests.providers.anthropic_words import (
     use,
     user,
 )
-from tests.providers.loopback import Loopback, json_reply, stream_reply
+from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
 from tests.providers.loopback import in_a_thread as loopback_thread
 
 # ---- answers ----
@@ -176,6 +177,20 @@ async def test_a_paused_answer_is_asked_on_until_it_ends(*, streamed: bool) -> N
     thought = {**THOUGHT, "model": "m"}
     content = [thought, text_block("Searching."), SEARCH, FOUND, text_block(" None found.")]
     assert found == Response(content, (), "end_turn", Usage(6, 4), "m-1", None, "Hm, a city.")
+
+
+async def test_the_total_timeout_of_a_request_counts_its_pauses() -> None:
+    def slow(_: Asked) -> Reply:
+        time.sleep(0.2)  # the server has its own time
+        return json_reply(message(text_block("Searching."), SEARCH, stop="pause_turn"))
+
+    async with (
+        Loopback(slow) as server,
+        Anthropic("m", base_url=server.url, api_key="k", cache_seconds=0, total_timeout=0.5) as llm,
+    ):
+        with pytest.raises(LLMError, match=r"within 0\.5 s in all"):
+            await llm.complete(HELLO)
+        assert len(server.asked) <= 3
 
 
 async def test_a_paused_answer_is_billed_although_it_does_not_continue() -> None:
