@@ -36,7 +36,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import SecretStr
-from pydantic_core import from_json
 
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.message import (
@@ -67,6 +66,7 @@ from orchestrator.providers.connection import (
 from orchestrator.providers.reading import (
     MESSAGES,
     ServerSentEvent,
+    argument_object,
     checked,
     error_of,
     finish_reason,
@@ -166,7 +166,7 @@ class _Turns:
         if not self._messages:
             self._add("user", [{"type": "text", "text": BEGINNING}])
         calls = [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)}
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": argument_object(call.arguments)}
             for call in message.tool_calls
         ]
         self._add("assistant", [*blocks, *calls])
@@ -190,19 +190,6 @@ class _Turns:
             self._messages[-1]["content"] += blocks
         else:
             self._messages.append({"role": role, "content": [*blocks]})
-
-
-def _input(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object, for any text of the model."""
-    text = call.arguments.strip()
-    if text in ("", "null"):
-        return {}
-    try:
-        value = from_json(text, allow_inf_nan=False)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"unparsed_arguments": call.arguments}
 
 
 # ---- content ----

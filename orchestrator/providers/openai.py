@@ -6,6 +6,7 @@ that reaches a vendor through a proxy of its own names the vendor with `provider
 Behaviour of real servers, and how it is handled (recordings in tests/data/provider_exchanges):
 
 - Arguments of a call are kept exactly as received: an empty text, `null`, or cut off. `null` in place of text is "".
+  They are sent back as an object (`sendable_arguments`), other text under `unparsed_arguments`.
 - A stream may never set a finish reason, or an empty one with each chunk: then `[DONE]` ends it. A stream with neither
   was cut. If text follows a finish reason, the server sends one with each chunk, and only `[DONE]` ends that stream.
   A finish reason alone in its chunk ends an answer even if the connection breaks; one beside a text does not.
@@ -114,6 +115,7 @@ from orchestrator.providers.reading import (
     parsed,
     parts_of,
     position_of,
+    sendable_arguments,
     text,
     text_or_none,
     token_count,
@@ -518,6 +520,8 @@ class ChatForm:
 
     def _message(self, message: Message, model: str) -> dict[str, Any]:
         raw, server, kept = message.to_openai(strict=True), self.options.server, None
+        for call in raw.get("tool_calls", ()):
+            call["function"]["arguments"] = sendable_arguments(call["function"]["arguments"])
         if isinstance(raw["content"], list):
             kept = next((part for part in raw["content"] if part.get("type") == KEPT), None)
             dropped = OPAQUE if server.takes_citations else OPAQUE | CITATIONS
@@ -864,7 +868,8 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
     if message.refusal is not None:
         yield {"role": "assistant", "content": [{"type": "refusal", "refusal": message.refusal}]}
     for call in message.tool_calls:
-        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+        given = sendable_arguments(call.arguments)
+        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": given}
 
 
 def _parts(content: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
+from pydantic_core import from_json
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Response, ToolCall, Usage, encodable, finish_word, kind_of
@@ -247,6 +248,31 @@ def arguments(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)
+
+
+def argument_object(given: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object, for any text of the model; `unparsed_arguments` has other text."""
+    text = given.strip()
+    if text in ("", "null"):
+        return {}
+    try:
+        value = from_json(text, allow_inf_nan=False)
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"unparsed_arguments": given}
+
+
+def sendable_arguments(given: str) -> str:
+    """Return the arguments of a call as the text of an object: as written, if they are one.
+
+    vLLM, SGLang, llama.cpp and Ollama read the arguments of the whole history, and refuse the request for any other.
+    """
+    try:
+        is_object = isinstance(from_json(given, allow_inf_nan=False), dict)
+    except (TypeError, ValueError):  # TypeError: text without a UTF-8 form
+        is_object = False
+    return given if is_object else json.dumps(argument_object(given), ensure_ascii=False)
 
 
 def tool_call(id_: object, name: object, given: object) -> ToolCall:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.llm.structured_output import OutputSpec
-from orchestrator.providers.openai import ChatForm, OpenAIOptions
+from orchestrator.providers.openai import ChatForm, OpenAIOptions, ResponsesForm
 from orchestrator.tools.spec import ToolSpec
 
 USER = Message("user", "hello")
@@ -60,8 +60,31 @@ def test_content_parts_go_unharmed() -> None:
     assert sent(Message("user", parts))["content"] == parts
 
 
-def test_calls_and_results_go_with_their_raw_arguments_and_ids() -> None:
-    call = ToolCall("c1", "search", '{"q": "cut o')
+@pytest.mark.parametrize(
+    ("arguments", "sent_as"),
+    [
+        ('{"q":  "ü"}', '{"q":  "ü"}'),
+        ("", "{}"),
+        ("null", "{}"),
+        ('{"q": "cut o', '{"unparsed_arguments": "{\\"q\\": \\"cut o"}'),
+        ('["a"]', '{"unparsed_arguments": "[\\"a\\"]"}'),
+        ('{"q": NaN}', '{"unparsed_arguments": "{\\"q\\": NaN}"}'),
+        ("a\ud800b", None),
+    ],
+)
+def test_arguments_that_servers_could_not_read_are_sent_as_an_object(
+    arguments: str, sent_as: str | None
+) -> None:
+    message = Message("assistant", None, (ToolCall("c1", "search", arguments),))
+    chat = sent(message)["tool_calls"][0]["function"]["arguments"]
+    (item,) = ResponsesForm().body("m", Request((message,)), streamed=False)["input"]
+    assert item["arguments"] == chat
+    assert isinstance(json.loads(chat), dict)
+    assert sent_as in (chat, None)
+
+
+def test_calls_and_results_go_with_their_arguments_as_written_and_their_ids() -> None:
+    call = ToolCall("c1", "search", '{"q":  "so"}')
     asked = sent(Message("assistant", None, (call,)))
     assert asked == {"role": "assistant", "content": None, "tool_calls": [call.to_openai()]}
     result = sent(Message("tool", "found", tool_call_id="c1", is_error=True))

@@ -63,7 +63,7 @@ def test_a_whole_turn_goes_back_as_items() -> None:
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
         {"type": "function_call", "call_id": "c1", "name": "search", "arguments": '{"q": 1}'},
-        {"type": "function_call", "call_id": "c2", "name": "search", "arguments": ""},
+        {"type": "function_call", "call_id": "c2", "name": "search", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "found"},
         {"type": "function_call_output", "call_id": "c2", "output": ""},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
