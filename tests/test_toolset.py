@@ -264,7 +264,25 @@ async def test_a_sync_wrapper_round_an_async_tool_is_awaited() -> None:
 # ---- time ----
 
 
-async def test_a_tool_that_lasts_longer_than_its_timeout_is_cancelled_and_told_so() -> None:
+UNKNOWN = "; whether it took effect is not known"
+
+
+async def not_needed() -> None:
+    """Revert nothing: no call of this file is undone."""
+
+
+@pytest.mark.parametrize(
+    ("options", "unknown"),
+    [
+        ({"effect": "pure"}, ""),
+        ({"effect": "idempotent"}, ""),
+        ({"effect": "compensable", "undo": not_needed}, UNKNOWN),
+        ({}, UNKNOWN),
+    ],
+)
+async def test_a_tool_that_lasts_longer_than_its_timeout_is_cancelled_and_the_model_reads_what_is_known(
+    options: dict[str, Any], unknown: str
+) -> None:
     clock = FakeClock()
     contexts: list[ToolContext] = []
     ended: list[str] = []
@@ -277,7 +295,7 @@ async def test_a_tool_that_lasts_longer_than_its_timeout_is_cancelled_and_told_s
             ended.append("cancelled")
             raise
 
-    tools = ToolSet([named("slow", slow, timeout=5)], clock=clock)
+    tools = ToolSet([named("slow", slow, timeout=5, **options)], clock=clock)
     start = clock.monotonic()
     running = asyncio.create_task(tools.execute_all([call("slow")], context_for))
     await clock.advance(4.9)
@@ -286,7 +304,7 @@ async def test_a_tool_that_lasts_longer_than_its_timeout_is_cancelled_and_told_s
     await clock.advance(0.1)
     (result,) = await running
     assert (result.outcome, result.seconds, ended) == ("timeout", 5, ["cancelled"])
-    assert error_of(result) == ("Timeout", "the tool gave no answer within 5 s")
+    assert error_of(result) == ("Timeout", f"the tool gave no answer within 5 s{unknown}")
     assert contexts[0].cancelled.is_set()
 
 

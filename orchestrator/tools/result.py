@@ -46,6 +46,7 @@ _ERROR_CHARS = 2_000
 _REPR_CHARS = 1_000
 _TYPE_CHARS = 200
 _ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
+_EFFECT_UNKNOWN = "; whether it took effect is not known"
 _TRY_AGAIN = "; correct the call and try again"
 _SHOWN_LEAVES = 5
 
@@ -121,8 +122,13 @@ def error_text(why: str, kind: str) -> str:
     return to_json({"error": text, "type": kind}).decode()
 
 
-def failure_of(error: BaseException, *, may_retry: bool = False) -> tuple[ToolOutcome, str]:
+def failure_of(
+    error: BaseException, *, may_retry: bool = False, may_repeat: bool = True
+) -> tuple[ToolOutcome, str]:
     """Return the outcome and the result text of a call that raised. Without `may_retry` a ModelRetry is any error.
+
+    Without `may_repeat`, a second run has another effect: of a call that had no time to answer, the model reads that it
+    may have had its effect, because it would otherwise make a payment again.
 
     The text of a ModelRetry is the same each time, so that the progress guard recognizes a repetition.
     """
@@ -133,9 +139,8 @@ def failure_of(error: BaseException, *, may_retry: bool = False) -> tuple[ToolOu
     if isinstance(error, BadArguments):
         return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
     if isinstance(error, TimeLimitPassed):
-        return "timeout", error_text(
-            f"the tool gave {error}{_ABANDONED if error.abandoned else ''}", "Timeout"
-        )
+        unknown = _ABANDONED if error.abandoned else "" if may_repeat else _EFFECT_UNKNOWN
+        return "timeout", error_text(f"the tool gave {error}{unknown}", "Timeout")
     return "error", error_text(why_of(error), type(error).__name__)
 
 

@@ -397,7 +397,9 @@ class ToolSet:
             if not _is_the_tools_own(error, before):
                 raise
             may_retry = isinstance(error, ModelRetry) and context_for(call, position).retry < spec.retries
-            outcome, content = failure_of(error, may_retry=may_retry)
+            outcome, content = failure_of(
+                error, may_retry=may_retry, may_repeat=spec.effect in {"pure", "idempotent"}
+            )
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
             needs = error if isinstance(error, PersonNeeded) else None
             if outcome == "error" and needs is None:

@@ -108,7 +108,7 @@ async def test_a_server_that_never_answers_costs_its_timeout(tmp_path: Path) -> 
     async with attacker(tmp_path, "no answer") as server:
         tools = [replace(tool, timeout=0.2) if tool.name == "attack" else tool for tool in server.tools]
         result = await ran(tools, [call("attack"), call("add"), "Done."])
-    given_up = '{"error":"the tool gave no answer within 0.2 s","type":"Timeout"}'
+    given_up = '{"error":"the tool gave no answer within 0.2 s; whether it took effect is not known","type":"Timeout"}'
     assert results(result) == [(given_up, True), ADDED]
 
 
