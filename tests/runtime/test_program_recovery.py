@@ -59,18 +59,22 @@ async def left(journal: MemoryJournal, *programs: Mapping[str, Any]) -> Stages:
     return stages
 
 
-def recorded_program(mark: str = "m", host: str = HERE, name: str = "coder") -> dict[str, str]:
+MARK = f"m{os.getpid()}"
+"""Of this process: the same tests in another clone must not end its programs."""
+
+
+def recorded_program(mark: str = MARK, host: str = HERE, name: str = "coder") -> dict[str, str]:
     return {"mark": mark, "call": "r:planning:1", "name": name, "host": host}
 
 
 @pytest.fixture
 def survivor() -> Iterator[subprocess.Popen[str]]:
-    """A program with the mark `m` that ignores SIGTERM."""
+    """A program with the mark that ignores SIGTERM."""
     deaf = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "print('up', flush=True); time.sleep(600)"
     )
-    environment = {**os.environ, **program.mark_variable("m")}
+    environment = {**os.environ, **program.mark_variable(MARK)}
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", deaf], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -226,7 +230,7 @@ async def test_where_the_system_shows_no_processes_the_resume_says_so_and_asks(
 async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    immortal = program.ProgramEnd(frozenset("m"), (4711,))
+    immortal = program.ProgramEnd(frozenset((MARK,)), (4711,))
     monkeypatch.setattr(program, "end_processes", lambda _: immortal)
     journal = MemoryJournal()
     stages = await left(journal, recorded_program())

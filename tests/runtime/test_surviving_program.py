@@ -30,6 +30,9 @@ if "dies" not in sys.argv[1]:
     time.sleep(600)
 """
 
+A, B, C, NOBODY = (f"{name}{os.getpid()}" for name in ("a", "b", "c", "nobody"))
+"""Marks of this process: the same tests in another clone must not end its programs."""
+
 Started = Callable[..., subprocess.Popen[str]]
 
 
@@ -65,40 +68,42 @@ def lives(pid: int) -> bool:
 
 
 def test_processes_are_ended_by_their_mark_and_no_other_one(started: Started) -> None:
-    ours, deaf, other = started(WAITS, mark="a"), started(DEAF, mark="b"), started(WAITS, mark="c")
+    ours, deaf, other = started(WAITS, mark=A), started(DEAF, mark=B), started(WAITS, mark=C)
     assert [said(one) for one in (ours, deaf, other)] == ["up"] * 3
-    assert end_processes(["a", "b", "nobody"], 0.1) == ProgramEnd(frozenset(("a", "b")), ())
+    assert end_processes([A, B, NOBODY], 0.1) == ProgramEnd(frozenset((A, B)), ())
     assert (ours.wait(), deaf.wait(), other.poll()) == (-signal.SIGTERM, -signal.SIGKILL, None)
-    assert end_processes(["a", "b"], 0.1) == ProgramEnd(frozenset(), ())
+    assert end_processes([A, B], 0.1) == ProgramEnd(frozenset(), ())
 
 
 @pytest.mark.parametrize("how", ["plain", "session", "env", "session env", "session dies"])
 def test_children_are_ended_too_that_left_the_session_or_dropped_the_variable(
     started: Started, how: str
 ) -> None:
-    parent = started(PARENT, how, DEAF, mark="a")
+    parent = started(PARENT, how, DEAF, mark=A)
     child = int(said(parent))
     if "dies" in how:
         parent.wait()
     assert lives(child)
-    assert end_processes(["a"], 0.1) == ProgramEnd(frozenset("a"), ())
+    assert end_processes([A], 0.1) == ProgramEnd(frozenset((A,)), ())
     assert not lives(child)
 
 
 def test_a_program_inside_a_program_carries_both_marks(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(program.MARK, "outer")
-    inner = started(WAITS, mark="inner")
+    monkeypatch.setenv(program.MARK, A)
+    inner = started(WAITS, mark=B)
     assert said(inner) == "up"
-    assert mark_variable("inner") == {program.MARK: "outer inner"}
-    assert end_processes(["outer"], 0.1) == ProgramEnd(frozenset(("outer",)), ())
+    assert mark_variable(B) == {program.MARK: f"{A} {B}"}
+    assert end_processes([A], 0.1) == ProgramEnd(frozenset((A,)), ())
     assert inner.wait() == -signal.SIGTERM
 
 
 def test_a_process_is_no_survivor_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from orchestrator.runtime.service.program import end_processes\nprint(end_processes(['m'], 0.1))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **mark_variable("m")}
+    code = (
+        f"from orchestrator.runtime.service.program import end_processes\nprint(end_processes([{A!r}], 0.1))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **mark_variable(A)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
