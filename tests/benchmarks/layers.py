@@ -32,14 +32,17 @@ class TracedLLM(PacedLLM):
 
     last: int = LAST
     counts: Counter[str] = field(default_factory=Counter)
+    tracer: Any = None
+    """That of before, such as coverage's, which would measure no later test."""
 
     async def complete(self, request: Request) -> Response:
         """Answer, and switch the count on and off."""
         turn = len(self.asked_at)
         if turn == FIRST:
+            self.tracer = sys.gettrace()
             trace_opcodes(self._trace)
         elif turn == self.last:
-            sys.settrace(None)
+            sys.settrace(self.tracer)
         return await PacedLLM.complete(self, request)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:

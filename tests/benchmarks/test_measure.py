@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -66,6 +67,20 @@ async def test_the_hand_written_loop_with_telemetry_writes_our_lines_and_counts_
     assert [one["fsm_event"] for one in theirs[:12]] == [one["fsm_event"] for one in turns[:12]]
     assert registry.get_sample_value("iteration_duration_seconds_count", {"machine": "by_hand"}) == 3
     assert registry.get_sample_value("llm_tokens_total", {"model": "paced", "direction": "input"}) == 4 * 900
+
+
+async def test_a_tracer_goes_on_after_a_count_of_bytecodes() -> None:
+    before = sys.gettrace()
+
+    def tracer(*_: object) -> None:
+        """Trace no frame."""
+
+    sys.settrace(tracer)
+    try:
+        await layers.measured(turns=1)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
 
 
 async def test_the_bytecodes_of_a_turn_are_counted_by_module() -> None:
