@@ -149,6 +149,8 @@ class RunContext:
 
 Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
 """The effect of running a call twice; recovery decides by it. The default is the worst case, `irreversible`."""
+REPEATABLE: Final = frozenset(("pure", "idempotent"))
+"""Effects of a call that can be run again without another effect."""
 Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
 """How the no-progress guard counts a repeated call."""
 

@@ -49,7 +49,15 @@ from orchestrator.tools.result import (
     why_of,
 )
 from orchestrator.tools.sampling import UntimedSampler
-from orchestrator.tools.spec import DepsT, ToolContext, ToolFunction, ToolSpec, as_tool, parse_arguments
+from orchestrator.tools.spec import (
+    REPEATABLE,
+    DepsT,
+    ToolContext,
+    ToolFunction,
+    ToolSpec,
+    as_tool,
+    parse_arguments,
+)
 from orchestrator.tools.tool_error import tool_error
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -397,9 +405,8 @@ class ToolSet:
             if not _is_the_tools_own(error, before):
                 raise
             may_retry = isinstance(error, ModelRetry) and context_for(call, position).retry < spec.retries
-            outcome, content = failure_of(
-                error, may_retry=may_retry, may_repeat=spec.effect in {"pure", "idempotent"}
-            )
+            may_repeat = spec.effect in REPEATABLE
+            outcome, content = failure_of(error, may_retry=may_retry, may_repeat=may_repeat)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
             needs = error if isinstance(error, PersonNeeded) else None
             if outcome == "error" and needs is None:

@@ -40,7 +40,7 @@ from orchestrator.providers.mcp.server_request import (
 from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
 from orchestrator.tools.input_request import EffectUnknown, InputAnswer, InputRequired
 from orchestrator.tools.input_request import InputRequest as PersonRequest
-from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.spec import REPEATABLE, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
@@ -149,7 +149,6 @@ _MOST_WAITING: Final = 32
 _REQUEST: Final = "elicitation"
 """Name of the one request of a round of a live call."""
 _REJECTED: Final = "a person rejected the request of the server to the model"
-_REPEATED: Final = frozenset(("pure", "idempotent"))
 
 
 class ToolCaller:
@@ -176,13 +175,13 @@ class ToolCaller:
             held = self._waiting.pop(context.idempotency_key, None)
             if held is not None and (result := await self._continued(context, held)) is not None:
                 return result
-            if offer.effect not in _REPEATED:
+            if offer.effect not in REPEATABLE:
                 raise EffectUnknown("the call was interrupted while it waited for a person; it may have run")
         session, is_new = await self._open(context, offer)
         try:
             return await self._send(session, context, offer, arguments)
         except SessionLost:
-            if is_new or offer.effect not in _REPEATED:
+            if is_new or offer.effect not in REPEATABLE:
                 raise
         session, _ = await self._open(context, offer)
         return await self._send(session, context, offer, arguments)

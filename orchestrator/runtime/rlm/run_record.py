@@ -24,6 +24,7 @@ from orchestrator.machines.rlm.reply import code_blocks
 from orchestrator.machines.rlm.tools_mode import TOOLS_MODE, ToolsModeContext, ToolsModeState
 from orchestrator.runtime.llm_loop.result import result_bundle, stopped
 from orchestrator.runtime.service.restored_run import rebuilt
+from orchestrator.tools.spec import REPEATABLE
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.rlm.conversation import AGAIN, LOST
 from orchestrator_callbacks.rlm.model_call import ModeDeps, ModeRun, RunBudget
@@ -91,7 +92,6 @@ def result_of(run: Run[ModeContext, Any], path: Iterable[Transition], end: Endin
 
 
 _GROWING, _STORED = "message_history", "messages"
-_RERUN = ("pure", "idempotent")
 
 
 class ModeCodec(ContextCodec[ModeContext]):
@@ -194,7 +194,7 @@ def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:
     ):
         return
     specs = [tools.find(call.name) for call in ctx.calls]
-    unknown = sorted({spec.name for spec in specs if spec is not None and spec.effect not in _RERUN})
+    unknown = sorted({spec.name for spec in specs if spec is not None and spec.effect not in REPEATABLE})
     if unknown:
         why = f"calls of {', '.join(unknown)} may have run already; check that, then resume with again=True"
         raise Suspended(run.run_id, why)
