@@ -227,6 +227,14 @@ def test_an_error_of_the_tool_is_raised_with_its_text_or_says_that_there_is_none
         content_of(CallToolResult(content=[TextContent(type="text", text="no such file")], is_error=True))
     with pytest.raises(ToolFailed, match=r"^the tool failed without a reason$"):
         content_of(CallToolResult(content=[], is_error=True))
+    seen = [
+        TextContent(type="text", text="the page shows an error"),
+        ImageContent(type="image", data=base64.b64encode(bytes(300)).decode(), mime_type="image/png"),
+    ]
+    with pytest.raises(
+        ToolFailed, match=r"^the page shows an error\n\[image image/png, 300 bytes, not shown\]$"
+    ):
+        content_of(CallToolResult(content=[*seen], is_error=True))
 
 
 @pytest.mark.parametrize(

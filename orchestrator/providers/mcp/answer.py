@@ -97,8 +97,11 @@ def content_of(result: CallToolResult, reader: Reader = Reader()) -> Content:  #
     """Return the content of a result for a model. Raises ToolFailed if the server marks it as an error.
 
     Images, audio and documents become parts if the model reads them, in their original order. What it does not read,
-    or what is larger than the limit, is named with type and size. Links are named with their address.
+    or what is larger than the limit, is named with type and size, and so is each part of an error, which is a text.
+    Links are named with their address.
     """
+    if result.is_error:
+        reader = Reader(reads=())
     blocks = [content_of_block(block, reader) for block in result.content]
     texts = [block for block in blocks if isinstance(block, str)]
     structured = result.structured_content
@@ -116,10 +119,7 @@ def content_of(result: CallToolResult, reader: Reader = Reader()) -> Content:  #
         blocks.append(as_json)
     merged = joined(blocks)
     if result.is_error:
-        said = (
-            merged if isinstance(merged, str) else "\n".join(part for part in merged if isinstance(part, str))
-        )
-        raise ToolFailed(said or "the tool failed without a reason")
+        raise ToolFailed(str(merged) or "the tool failed without a reason")
     return merged
 
 
