@@ -37,7 +37,7 @@ class DurableAgent:
         self.description = description
         self._agent = agent
         self._live: dict[str, asyncio.Task[Result[Any]]] = {}
-        """The runs whose end no client has read. The journal has that of the others, or they are resumed."""
+        """The active runs, and those whose failure no client has read. The journal has the ends of the others."""
 
     async def start(self, prompt: str) -> str:
         """Start a run; return its id, once the journal has the run."""
@@ -127,7 +127,12 @@ class DurableAgent:
         async def driven() -> Result[Any]:
             return await work
 
+        def forget(task: asyncio.Task[Result[Any]]) -> None:
+            if not task.cancelled() and task.exception() is None and self._live.get(run_id) is task:
+                del self._live[run_id]
+
         task = self._live[run_id] = asyncio.get_running_loop().create_task(driven(), name=f"run {run_id}")
+        task.add_done_callback(forget)
         return task
 
     async def _is_stored(self, run_id: str) -> bool:

@@ -38,7 +38,7 @@ from orchestrator.tools.result import RETURNED, ToolResult
 from orchestrator.tools.spec import ToolContext, tool
 from orchestrator.tools.tool_set import ToolSet
 from tests.result_kinds import KINDS, SURROGATE, Kind, Receipt, Scan, secret
-from tests.runtime.stage import Facts, agent
+from tests.runtime.stage import Facts, agent, until
 from tests.telemetry.sampling import sampled
 from tests.tiers import examples
 
@@ -334,6 +334,17 @@ async def test_a_served_run_that_could_not_go_on_is_resumed_when_its_client_asks
         assert isinstance(end, RunAnswer)
         outcomes.append((end.data["outcome"], end.data["reason"]))
     assert outcomes == [("failed", "journal_error"), ("completed", "none"), ("completed", "none")]
+
+
+async def test_a_served_run_whose_client_never_returns_is_kept_by_the_journal_alone() -> None:
+    async def progress(_: str) -> None: ...
+
+    served = DurableAgent(agent(["answer"]), "dig", "Dig.")
+    run_id = await served.start("go")
+    await until(lambda: not served._live)
+    end = await served.wait(run_id, progress)
+    assert isinstance(end, RunAnswer)
+    assert (end.text, end.data["run_id"]) == ("answer", run_id)
 
 
 # ---- hooks ----
