@@ -195,8 +195,14 @@ _DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
-_BEFORE_REQUEST = frozenset(("ConnectTimeout", "PoolTimeout", "ConnectError", "ConnectTimeoutError"))
-"""Exceptions of HTTP libraries before the request is sent."""
+_BEFORE_REQUEST = frozenset(
+    (
+        *("ConnectTimeout", "PoolTimeout", "ConnectError"),  # httpx
+        *("ConnectTimeoutError", "EndpointConnectionError", "NewConnectionError"),  # urllib3 and botocore
+        *("ConnectionRefusedError", "gaierror", "SSLCertVerificationError"),
+    )
+)
+"""Exceptions before the request is sent."""
 
 
 def of_answer(

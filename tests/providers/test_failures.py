@@ -183,6 +183,7 @@ async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(
             await asyncio.gather(llm.complete(request), expire(server, case, pieces, monkeypatch))
         assert Failed.of(caught.value) == case.expected
         assert caught.value.partial == "".join(pieces) == case.partial
+        assert caught.value.sent
         assert len(server.asked) == 1  # the SDK's own retries are off
 
 
@@ -198,7 +199,7 @@ async def test_a_refused_connection_and_a_name_without_address(monkeypatch: pyte
         async with model(f"http://127.0.0.1:{port}/v1") as llm:
             with pytest.raises(LLMError, match=r"failed at http://127\.0\.0\.1:") as caught:
                 await llm.complete(HELLO)
-    assert Failed.of(caught.value) == Failed("connection", None, None, True)
+    assert (Failed.of(caught.value), caught.value.sent) == (Failed("connection", None, None, True), False)
 
     def unknown(*args: object, **options: object) -> list[Any]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -207,7 +208,7 @@ async def test_a_refused_connection_and_a_name_without_address(monkeypatch: pyte
     async with model("https://models.test/v1") as llm:
         with pytest.raises(LLMError, match=r"models\.test/.*Name or service not known") as caught:
             await llm.complete(HELLO)
-    assert Failed.of(caught.value) == Failed("connection", None, None, True)
+    assert (Failed.of(caught.value), caught.value.sent) == (Failed("connection", None, None, True), False)
 
 
 async def test_tls_against_a_server_that_speaks_none() -> None:
@@ -221,7 +222,7 @@ async def test_tls_against_a_server_that_speaks_none() -> None:
             async with model(f"https://127.0.0.1:{port}/v1") as llm:
                 with pytest.raises(LLMError, match="SSL") as caught:
                     await llm.complete(HELLO)
-    assert Failed.of(caught.value) == Failed("connection", None, None, True)
+    assert (Failed.of(caught.value), caught.value.sent) == (Failed("connection", None, None, True), False)
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

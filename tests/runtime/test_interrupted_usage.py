@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ class Model:
 
     model, double = "m", True
 
-    def __init__(self, clock: FakeClock, *answers: Response | LLMError, seconds: float = 0.0) -> None:
+    def __init__(self, clock: FakeClock, *answers: Response | Exception, seconds: float = 0.0) -> None:
         self.clock, self.left, self.seconds = clock, list(answers), seconds
         self.partial, self.max_output_tokens = "", 0
         self.asked = asyncio.Event()
@@ -46,7 +47,7 @@ class Model:
         if self.left:
             await self.clock.sleep(self.seconds)
             answer = self.left.pop(0)
-            if isinstance(answer, LLMError):
+            if isinstance(answer, Exception):
                 raise answer
             return answer
         if request.on_delta is not None and self.partial:
@@ -182,11 +183,17 @@ async def test_a_run_that_is_cancelled_between_two_tries_has_no_request_in_fligh
         (LLMError("late", kind="timeout"), 600),
         (LLMError("late", kind="timeout", sent=False), 0),
         (LLMError("late", kind="timeout", status=504), 0),
+        (LLMError("lost", kind="connection"), 600),
+        (LLMError("refused", kind="connection", sent=False), 0),
+        (ConnectionResetError("lost"), 600),
+        (ConnectionRefusedError("refused"), 0),
+        (socket.gaierror("unknown host"), 0),
         (LLMError("busy", kind="server_error"), 0),
     ],
+    ids=repr,
 )
-async def test_a_try_that_timed_out_is_charged_although_the_next_one_succeeds(
-    error: LLMError, output: int
+async def test_a_try_without_an_answer_is_charged_if_it_was_sent_although_the_next_one_succeeds(
+    error: Exception, output: int
 ) -> None:
     clock, journal = FakeClock(auto=True), MemoryJournal()
     llm = Model(clock, error, Response("done", usage=Usage(3, 1)), seconds=3.0)

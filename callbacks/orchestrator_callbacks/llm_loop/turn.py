@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -388,13 +390,14 @@ def reported_usage(one: RetryAttempt) -> Usage | None:
 
 
 def may_be_billed(one: RetryAttempt, arrived: int) -> bool:
-    """Return whether the server may bill a failed attempt: a part of its answer arrived, or it never answered.
+    """Return whether the server may bill a failed attempt: a part of its answer arrived, or it got none at all.
 
     `arrived` is the number of characters of that part.
     """
     error = one.error
-    unanswered = getattr(error, "status", None) is None and getattr(error, "sent", True)
-    return arrived > 0 or (one.kind == "timeout" and unanswered)
+    sent = getattr(error, "sent", not isinstance(error, _NEVER_SENT))
+    unanswered = getattr(error, "status", None) is None and sent
+    return arrived > 0 or (one.kind in _WITHOUT_ANSWER and unanswered)
 
 
 def malformed(response: object) -> str | None:  # noqa: PLR0911 - a return for each fault
@@ -425,6 +428,10 @@ def malformed(response: object) -> str | None:  # noqa: PLR0911 - a return for e
 
 
 _CONTENT = (str, list, type(None))
+_WITHOUT_ANSWER = ("timeout", "connection")
+"""Failures that do not tell whether the server works, or worked, on the request."""
+_NEVER_SENT = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
+"""Errors of a model of the host that come before the request is sent."""
 
 
 def _with_retries_left(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
