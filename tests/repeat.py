@@ -12,13 +12,16 @@ library (those in Go) and of processes that get an environment of their own: the
 Some ten tests of a tier rightly fail then, those of plans that expire and of the order of times: look at each.
 Late threads are those of pools and of journals in the processes of pytest (`tests/late.py`); the test that counts the
 calls of a turn is left out, because it would count those of the delays.
-The exit code is 1 if a test failed.
+
+A failure is noted when it happens, so that the list has those of a run that is killed. The exit code is 1 if a test
+failed, and that of pytest if it ended in another way.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import re
@@ -30,7 +33,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree as ET
+
+import pytest
 
 from tests.preload import preloading
 from tests.tiers import SELECTED, selecting
@@ -40,6 +44,8 @@ DISK = Path("/var/tmp")  # noqa: S108  on a disk also where /tmp is memory
 COUNTS_CALLS = "tests/benchmarks/test_turn_calls.py"
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 """What keeps a core busy, as long as the process that started it."""
+NOTES = "TEST_FAILURES"
+"""Variable with the file in which pytest notes each failure, as a JSON line."""
 _SEED = re.compile(r"ORCHESTRATOR_SEED=\d+")
 _SEEDS = re.compile(rf"{_SEED.pattern}|@reproduce_failure\(.*?\)$", re.MULTILINE)
 
@@ -85,17 +91,17 @@ def main() -> int:
                 seed = first + number
                 started = time.monotonic()
                 with tempfile.TemporaryDirectory() as folder:
-                    report = Path(folder) / "report.xml"
+                    notes = Path(folder) / "failures"
                     with disturbed(
                         seed,
                         slow_disk=options.slow_disk,
                         stepping_clock=options.stepping_clock,
                         late_threads=options.late_threads,
                     ) as environment:
-                        ended = run_tests(options.tier, options.arguments, report, environment)
-                    found = list(failures_in(report, number + 1))
+                        ended = run_tests(options.tier, options.arguments, environment | {NOTES: str(notes)})
+                    found = list(failures_in(notes, number + 1))
                 failures += found
-                code = max(code, ended)
+                code = code or (128 - ended if ended < 0 else ended)  # as a shell counts signals
                 seeded = f", seed {seed}" if is_random else ""
                 print(
                     f"run {number + 1} of {options.times}{seeded}: {len(found)} failed, pytest ended with {ended}, "
@@ -108,10 +114,9 @@ def main() -> int:
     return code
 
 
-def run_tests(tier: str | None, arguments: Sequence[str], report: Path, environment: dict[str, str]) -> int:
+def run_tests(tier: str | None, arguments: Sequence[str], environment: dict[str, str]) -> int:
     """Run pytest and return its exit code. Ctrl-C is pytest's own too: wait until it has cleaned up."""
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
-    command += ["-o", "junit_family=xunit1", "-o", "junit_logging=all", "-o", "junit_log_passing_tests=false"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.repeat"]
     if tier or not arguments:
         tier = tier or "test"
         command += selecting(tier)
@@ -124,17 +129,23 @@ def run_tests(tier: str | None, arguments: Sequence[str], report: Path, environm
         raise
 
 
-def failures_in(report: Path, run: int) -> Iterator[Failure]:
-    """Yield the failures of a JUnit report; nothing without one."""
-    if not report.exists():
-        return
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314  pytest wrote it
-        for result in (*case.iter("failure"), *case.iter("error")):
-            file = case.get("file") or case.get("classname") or ""
-            text = "".join(case.itertext())
-            lines = (result.get("message") or "").splitlines() or [""]
-            seeds = tuple(dict.fromkeys(_SEEDS.findall(text)))
-            yield Failure(run, f"{file}::{case.get('name')}", lines[0], seeds)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a failure, in the process of pytest that gets the reports of all workers."""
+    if report.failed and NOTES in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        message = (crash.message if crash else report.longreprtext).partition("\n")[0]
+        text = "\n".join([report.longreprtext, *(content for _, content in report.sections)])
+        seeds = list(dict.fromkeys(_SEEDS.findall(text)))
+        with Path(os.environ[NOTES]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([report.nodeid, message, seeds]) + "\n")
+
+
+def failures_in(notes: Path, run: int) -> Iterator[Failure]:
+    """Yield the failures that pytest noted."""
+    if notes.exists():
+        for line in notes.read_text(encoding="utf-8").splitlines():
+            test, message, seeds = json.loads(line)
+            yield Failure(run, test, message, tuple(seeds))
 
 
 def table(failures: Sequence[Failure], options: argparse.Namespace, first: int) -> str:

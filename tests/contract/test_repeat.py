@@ -108,6 +108,18 @@ def test_on_a_slow_disk_temporary_folders_are_on_a_disk_and_what_passes_is_not_l
     assert (code, listed) == (0, "no test failed\n")
 
 
+def test_a_run_that_is_killed_counts_as_failed_and_its_failures_are_listed(folder: Path) -> None:
+    (folder / "test_killed.py").write_text(
+        "import os, signal\n"
+        "def test_that_fails(): assert not 'before'\n"
+        "def test_that_is_killed(): os.kill(os.getpid(), signal.SIGABRT)\n"
+    )
+    code, listed = typed("python -m tests.repeat --times 1 --no-load -- test_killed.py")
+    assert code == 128 + signal.SIGABRT
+    assert "test_killed.py::test_that_fails  failed in 1 of 1" in listed
+    assert "run 1: AssertionError: assert not 'before'" in listed
+
+
 def test_ctrl_c_ends_the_tests_and_the_load(folder: Path) -> None:
     started = folder / "started"
     (folder / "test_long.py").write_text(
