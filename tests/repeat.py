@@ -46,6 +46,8 @@ BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(rang
 """What keeps a core busy, as long as the process that started it."""
 NOTES = "TEST_FAILURES"
 """Variable with the file in which pytest notes each failure, as a JSON line."""
+NOTED_IN = os.environ.get(NOTES)
+"""Read at import, as the plugin that this is: `tests.environment` drops the variable."""
 _SEED = re.compile(r"ORCHESTRATOR_SEED=\d+")
 _SEEDS = re.compile(rf"{_SEED.pattern}|@reproduce_failure\(.*?\)$", re.MULTILINE)
 
@@ -131,12 +133,12 @@ def run_tests(tier: str | None, arguments: Sequence[str], environment: dict[str,
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note a failure, in the process of pytest that gets the reports of all workers."""
-    if report.failed and NOTES in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
+    if report.failed and NOTED_IN and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
         message = (crash.message if crash else report.longreprtext).partition("\n")[0]
         text = "\n".join([report.longreprtext, *(content for _, content in report.sections)])
         seeds = list(dict.fromkeys(_SEEDS.findall(text)))
-        with Path(os.environ[NOTES]).open("a", encoding="utf-8") as file:
+        with Path(NOTED_IN).open("a", encoding="utf-8") as file:
             file.write(json.dumps([report.nodeid, message, seeds]) + "\n")
 
 

@@ -109,6 +109,7 @@ def test_on_a_slow_disk_temporary_folders_are_on_a_disk_and_what_passes_is_not_l
 
 
 def test_a_run_that_is_killed_counts_as_failed_and_its_failures_are_listed(folder: Path) -> None:
+    (folder / "conftest.py").write_text("from tests.environment import make_neutral\nmake_neutral()\n")
     (folder / "test_killed.py").write_text(
         "import os, signal\n"
         "def test_that_fails(): assert not 'before'\n"
