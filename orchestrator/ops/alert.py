@@ -175,10 +175,11 @@ RUN_ALERTS = (
             f"min by (journal, machine, agent, reason) ({age_of(_QUESTIONS)})\n> <approval_age_s>"
         ),
         wait="5m",
-        summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) waits for a person.",
+        summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) waits for an answer.",
         description=(
-            "The oldest question ({{ $labels.reason }}) has been open for {{ $value | humanizeDuration }}."
-            f" The run does not continue until a person answers. Journal: {JOURNAL}"
+            # The index of a journal does not know whether an answer was posted.
+            "The oldest question ({{ $labels.reason }}) was asked {{ $value | humanizeDuration }} ago. Nobody has"
+            f" answered it, or no live engine has read the answer. Journal: {JOURNAL}"
         ),
     ),
     Alert(
