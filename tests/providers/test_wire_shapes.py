@@ -122,8 +122,8 @@ async def test_each_shape_is_its_answer(name: str, request: pytest.FixtureReques
             else:
                 billed = used.estimated_cost + cost_of_failure(first)
                 assert (used.cost or 0) == (shape.cost or 0) + billed
-                began = isinstance(first, LLMError) and first.partial and first.usage is None
-                assert bool(used.estimated_cost) == bool(began)
+                lost = isinstance(first, LLMError) and (first.partial or first.kind == "connection")
+                assert bool(used.estimated_cost) == bool(lost and first.usage is None)
             assert (result.outcome == "failed") == (isinstance(came, Failed) and not came.retryable)
             return model.requests[0]
 
