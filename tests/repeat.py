@@ -122,7 +122,8 @@ def run_tests(tier: str | None, arguments: Sequence[str], environment: dict[str,
     if tier or not arguments:
         tier = tier or "test"
         command += selecting(tier)
-        environment = environment | {"TEST_TIER": tier}
+        environment["TEST_TIER"] = tier
+    environment.pop("PYTEST_XDIST_WORKER", None)  # that of a test of this command
     process = subprocess.Popen([*command, *arguments], env=environment)
     try:
         return process.wait()
