@@ -11,8 +11,9 @@ deposited runs, runs whose worker died, and runs that were answered. A run that 
 the journal and takes no slot. One worker at a time, the first by name of those that live, returns the slices of dead
 workers to the dispatcher.
 
-Any worker may get a slice. A worker without the agent of the run, or with another version of its graph, returns the
-slice to the dispatcher as long as a live engine has that agent and version; otherwise the run waits in the journal.
+Any worker may get a slice. A worker that drains, or without the agent of the run, or with another version of its graph,
+returns the slice to the dispatcher as long as another live engine has that agent and version; otherwise the run waits
+in the journal.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from orchestrator.errors import (
 )
 from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import ENGINE, RunHead
+from orchestrator.kernel.journal import ENGINE
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.runtime.service.ownership import OtherDefinition
 from orchestrator.telemetry.instrument import Load
@@ -131,7 +132,7 @@ class Worker:
         self._versions = LiveVersions(journal, self._agents.clock)
         self._driving: set[asyncio.Task[Any]] = set()
         self._over = False
-        """For a reaper whose cancellation was lost in a library: `asyncio.wait_for` may lose one before Python 3.12."""
+        """Also for a reaper whose cancellation a library lost: `asyncio.wait_for` may lose one before Python 3.12."""
         self._parked: dict[str, bool] = {}
         self._known: dict[str, str] = {}
         """Engines of the journal -> their name if they are workers, else ""."""
@@ -213,7 +214,9 @@ class Worker:
         try:
             await _OUTAGE.call(self._driven, run_id, may_retry=self._may_retry, clock=self._agents.clock)
         except Exception as error:  # noqa: BLE001 - the dispatcher must not judge a run by it
-            if not _passes(error):  # otherwise the worker drains, and the next sweep finds the run
+            if _passes(error):  # the worker drains
+                self._return(run_id, slice)
+            else:
                 kind = type(error).__name__
                 _log.error("run %r (slice %d) could not be driven: %s: %s", run_id, slice, kind, error)
 
@@ -233,7 +236,7 @@ class Worker:
                     raise JournalError(f"run {head.run_id!r} lost its journal")
                 return
             if name is None or not await self._versions.fits(self._agents.hosting(name, head), head):
-                self._return(head)
+                self._return(head.run_id, head.seq)
                 return
             try:
                 await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
@@ -241,7 +244,7 @@ class Worker:
                 pass  # a sweep of the worker that has this agent submits the run
             except (OtherAgent, OtherGraph, GraphError):
                 # Transferred, migrated, or its table is invalid here.
-                self._return(head)
+                self._return(head.run_id, head.seq)
         except (Held, RunExists, RunUnknown):
             pass  # another process owns it, or it is gone: submitted twice
         except Suspended as left:
@@ -254,17 +257,19 @@ class Worker:
                         run = await self._agents.hosting(name, head).described(head)
                         await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
-    def _return(self, head: RunHead) -> None:
+    def _return(self, run_id: str, slice: int) -> None:  # noqa: A002 - the protocol's name
         """Submit a slice again that this worker cannot execute, after the dispatcher has noted its end here."""
-        task = asyncio.create_task(self._returned(head), name=f"return of {head.run_id}")
+        if self._over:  # a sweep of another worker finds the run
+            return
+        task = asyncio.create_task(self._returned(run_id, slice), name=f"return of {run_id}")
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
 
-    async def _returned(self, head: RunHead) -> None:
+    async def _returned(self, run_id: str, slice: int) -> None:  # noqa: A002 - the protocol's name
         with contextlib.suppress(JournalError, RunUnknown):  # otherwise a sweep finds the run
             await asyncio.sleep(RETURN)
-            now = await self._journal.head(head.run_id)
-            idle = (now.seq, now.owner) == (head.seq, None) and now.status != "ended"
+            now = await self._journal.head(run_id)
+            idle = (now.seq, now.owner) == (slice, None) and now.status != "ended"
             if idle and await self._versions.has(now, now.fingerprint, but=self._engine.run_id):
                 stored = StoredRun.of(now.run_id, await self._journal.load(now.run_id))
                 await self._dispatcher.submit(now.run_id, now.seq, tenant=stored.tenant)

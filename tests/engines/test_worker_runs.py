@@ -138,6 +138,26 @@ async def test_a_run_that_a_draining_worker_leaves_is_submitted_again_for_its_te
         )
 
 
+async def test_a_slice_that_comes_to_a_draining_worker_is_returned_for_a_worker_that_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "RETURN", 0.001)
+    monkeypatch.setattr(engine_directory, "_REREAD", 0.0)
+    stage, journal, dispatcher = Stage(), Shared(), Placed()
+    async with (
+        Worker(agent(stage, journal), Placed(), rescan=1000.0),
+        Worker(agent(stage, journal), dispatcher, rescan=1000.0) as leaving,
+    ):
+        await stored(journal, "r", "quick")
+        await leaving._engine.drain(0)
+        dispatcher.submitted.clear()
+        await dispatcher.drives("r", 0)
+        await until(lambda: not leaving._driving)
+        assert dispatcher.submitted == [("r", 0, "acme")]
+        assert (await journal.head("r")).seq == 0
+    assert stage.asked == []
+
+
 async def test_a_run_that_cannot_be_executed_is_logged_with_its_slice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
