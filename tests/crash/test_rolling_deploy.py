@@ -120,7 +120,9 @@ async def deploy(database: str, folder: Path, kind: str) -> None:
             await asyncio.sleep(1.0)
             load.finished.set()
             await keeping
-            await until(load.all_ended)
+            await until(
+                load.all_ended, 400.0
+            )  # a busy machine deploys for minutes, which leaves a thousand runs
             await check(load, older, newer)
     finally:
         older.close()
