@@ -46,8 +46,8 @@ def tapes() -> list[Tape]:
     asks = Tape("asks", began=NOW - 3_000, **ops).begin().asks(Call("pay", '{"sum": 1}'))
     asks.appends[-1] = [Draft("parked", {"reason": "approval", "at": asks.at, "t": asks.t, "tools": ["pay"]})]
     return [
-        Tape("oldest", began=NOW - 9_000, **ops).begin().add(spent(50, 7)).completes(),
-        Tape("dear", began=NOW - 6_000, agent="sales").begin().add(spent(900, 90)).completes(),
+        Tape("oldest", began=NOW - 900_000, **ops).begin().add(spent(50, 7)).completes(),
+        Tape("dear", began=NOW - 600_000, agent="sales").begin().add(spent(900, 90)).completes(),
         asks,
         Tape("failed", began=NOW - 50, graph="pipeline").begin().ends("failed", "llm_error"),
         Tape("engine-1", began=NOW - 10, graph="engine"),
@@ -87,7 +87,7 @@ LISTINGS: list[tuple[tuple[str, ...], dict[str, Any], list[str]]] = [
     (("--waiting-for", "pay"), {"waiting": "pay"}, ["asks"]),
     (("--waiting-for", "mail"), {"waiting": "mail"}, []),
     (("--older-than", "1h"), {"older_than": NOW - 3_600}, []),
-    (("--started-within", "1h"), {"started_since": NOW - 3_600}, ["failed", "asks"]),
+    (("--started-within", "1d"), {"started_since": NOW - 86_400}, ["failed", "asks"]),
     (("--search", "OLD"), {"search": "OLD"}, ["oldest"]),
     (("--search", "ops support"), {"search": "ops support"}, ["asks", "oldest"]),
     (("--search", "503"), {"search": "503"}, []),
