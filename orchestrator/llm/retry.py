@@ -335,6 +335,14 @@ _FIRST_ERROR, _FIRST_SERVER_ERROR, _LAST_ERROR = 400, 500, 599
 _DEEPEST_CAUSE = 10
 _NEVER_AGAIN = frozenset((501, 505))
 """Server errors that every repetition of the request would get again."""
+_BEFORE_REQUEST = frozenset(
+    (
+        *("ConnectTimeout", "PoolTimeout", "ConnectError"),  # httpx
+        *("ConnectTimeoutError", "EndpointConnectionError", "NewConnectionError"),  # urllib3 and botocore
+        *("ConnectionRefusedError", "gaierror", "SSLCertVerificationError"),
+    )
+)
+"""Names of the exceptions of HTTP libraries, and of Python, that come before a request is sent."""
 _NETWORK = frozenset((None, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPIPE))
 """Numbers of a plain OSError that mean the network; connection pools raise None."""
 
@@ -345,6 +353,13 @@ def classify(error: BaseException) -> FailureKind:
         if (failure := _by_kind(known) or _by_type(known)) is not None:
             return failure
     return FailureKind("other", retryable=False)
+
+
+def was_sent(error: BaseException | None) -> bool:
+    """Return False if a failed request never reached the server: by `sent`, its types, and those of its causes."""
+    return all(
+        getattr(one, "sent", True) and type(one).__name__ not in _BEFORE_REQUEST for one in _causes(error)
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[Exception]:

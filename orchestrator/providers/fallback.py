@@ -29,7 +29,7 @@ from typing import Any
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.llm.message import KINDS, Request, Response, input_bound
 from orchestrator.llm.port import LLM, Clock, SystemClock, check_params, common_currency
-from orchestrator.llm.retry import FailureKind, classify
+from orchestrator.llm.retry import FailureKind, classify, was_sent
 
 FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
 """Kinds of failures after which the next model is asked, by default."""
@@ -194,7 +194,7 @@ def _worth_another_try(error: Exception, failure: FailureKind, failed: _Choice, 
         retry_after=0.0,
         partial=getattr(error, "partial", ""),
         retryable=True,
-        sent=getattr(error, "sent", True),
+        sent=was_sent(error),
         request_id=getattr(error, "request_id", ""),
         usage=getattr(error, "usage", None),
     )

@@ -33,7 +33,7 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from orchestrator.errors import LLMError
-from orchestrator.llm.retry import classify
+from orchestrator.llm.retry import classify, was_sent
 
 _TOO_LONG = re.compile(
     r"ContextWindowExceededError"  # LiteLLM's proxy, before the message of its provider
@@ -195,14 +195,6 @@ _DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
-_BEFORE_REQUEST = frozenset(
-    (
-        *("ConnectTimeout", "PoolTimeout", "ConnectError"),  # httpx
-        *("ConnectTimeoutError", "EndpointConnectionError", "NewConnectionError"),  # urllib3 and botocore
-        *("ConnectionRefusedError", "gaierror", "SSLCertVerificationError"),
-    )
-)
-"""Exceptions before the request is sent."""
 
 
 def of_answer(
@@ -298,7 +290,7 @@ def of_exception(error: BaseException, *, partial: str = "", address: str = "") 
         kind=kind,
         partial=partial,
         retryable=False if doubted else None,  # the next handshake shows the same certificate
-        sent=not any(type(one).__name__ in _BEFORE_REQUEST for one in causes),
+        sent=was_sent(error),
     )
 
 

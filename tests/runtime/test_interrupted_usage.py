@@ -177,6 +177,15 @@ async def test_a_run_that_is_cancelled_between_two_tries_has_no_request_in_fligh
     assert (await work).usage == Usage()
 
 
+class ConnectTimeout(Exception):
+    """That of an HTTP library."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "output"),
     [
@@ -188,6 +197,9 @@ async def test_a_run_that_is_cancelled_between_two_tries_has_no_request_in_fligh
         (ConnectionResetError("lost"), 600),
         (ConnectionRefusedError("refused"), 0),
         (socket.gaierror("unknown host"), 0),
+        (caused(TimeoutError("late"), ConnectTimeout()), 0),
+        (caused(ConnectionError("no connection"), ConnectionRefusedError("refused")), 0),
+        (caused(LLMError("no connection", kind="connection"), ConnectionRefusedError("refused")), 0),
         (LLMError("busy", kind="server_error"), 0),
     ],
     ids=repr,

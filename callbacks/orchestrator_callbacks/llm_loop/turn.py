@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -38,7 +36,7 @@ from orchestrator.llm.message import (
     encodable,
 )
 from orchestrator.llm.port import LLM
-from orchestrator.llm.retry import RetryAttempt, RetryPolicy
+from orchestrator.llm.retry import RetryAttempt, RetryPolicy, was_sent
 from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator.tools.spec import ToolSpec
@@ -390,14 +388,12 @@ def reported_usage(one: RetryAttempt) -> Usage | None:
 
 
 def may_be_billed(one: RetryAttempt, arrived: int) -> bool:
-    """Return whether the server may bill a failed attempt: a part of its answer arrived, or it got none at all.
+    """Return whether the server may bill a failed attempt: part of an answer arrived, or none came to a sent request.
 
     `arrived` is the number of characters of that part.
     """
-    error = one.error
-    sent = getattr(error, "sent", not isinstance(error, _NEVER_SENT))
-    unanswered = getattr(error, "status", None) is None and sent
-    return arrived > 0 or (one.kind in _WITHOUT_ANSWER and unanswered)
+    unanswered = one.kind in _WITHOUT_ANSWER and getattr(one.error, "status", None) is None
+    return arrived > 0 or (unanswered and was_sent(one.error))
 
 
 def malformed(response: object) -> str | None:  # noqa: PLR0911 - a return for each fault
@@ -429,9 +425,7 @@ def malformed(response: object) -> str | None:  # noqa: PLR0911 - a return for e
 
 _CONTENT = (str, list, type(None))
 _WITHOUT_ANSWER = ("timeout", "connection")
-"""Failures that do not tell whether the server works, or worked, on the request."""
-_NEVER_SENT = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
-"""Errors of a model of the host that come before the request is sent."""
+"""Kinds of failures after which it is not known whether the server has worked on the request."""
 
 
 def _with_retries_left(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
