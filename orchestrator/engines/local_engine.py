@@ -62,6 +62,7 @@ from orchestrator.errors import (
     ConfigError,
     JournalError,
     NotAdmitting,
+    OrchestratorError,
     OtherAgent,
     RunError,
     RunExists,
@@ -109,8 +110,9 @@ class DrainReport:
 class Drain:
     """Drain a queue of runs."""
 
-    def __init__(self, name: str, line: RunQueue, clock: Clock, why: str) -> None:
+    def __init__(self, name: str, agents: AgentRegistry, line: RunQueue, clock: Clock, why: str) -> None:
         self._name = name
+        self._agents = agents
         self._line = line
         self._clock = clock
         self._why = why
@@ -145,7 +147,7 @@ class Drain:
         line.freeze()
         for job in self._line.active():
             if not job.hosting.ask(job.run_id, "pause", by=SHUTDOWN, why=self._why):
-                self._cut(job)  # it has not reached the journal yet
+                self._cut(job)  # it is not claimed yet, or it has ended and its result is read
         self._ends = self._clock.monotonic() + SETTLE
         await self._until_idle()
         left = list(line.live.values())
@@ -154,9 +156,10 @@ class Drain:
             self._cut(job)
         if tasks := [job.task for job in left if job.task is not None]:
             await asyncio.wait(tasks)
-        for job in left:
-            await self._signal(job)
-        self._found["ended"] += [job.run_id for job in begun if job not in left]
+        for job in begun:
+            if not job.end.done():
+                job.settle(await self._outcome(job))
+            self._found[_kind(job.end.result())].append(job.run_id)
         return DrainReport(**{name: tuple(found) for name, found in self._found.items()})
 
     async def _until_idle(self) -> None:
@@ -179,23 +182,28 @@ class Drain:
         if job.task is not None:
             job.task.cancel()
 
-    async def _signal(self, job: EngineJob) -> None:
-        """Record the outcome of an interrupted run from its state in the journal."""
-        if job.end.done():  # it ended nevertheless
-            self._found["ended"].append(job.run_id)
-            return
+    async def _outcome(self, job: EngineJob) -> object:
+        """Return the outcome of an interrupted run from its state in the journal."""
         try:
             head = await job.hosting.journal.head(job.run_id)
+            if head.status == "ended":
+                return await self._agents[job.agent].resume(job.run_id)
         except RunUnknown:
-            self._found["refused"].append(job.run_id)
-            job.settle(NotAdmitting(self._name, self._why, "submit it to another engine"))
-            return
+            return NotAdmitting(self._name, self._why, "submit it to another engine")
         except JournalError:
-            reason = _INTERRUPTED
-        else:
-            reason = head.reason or _INTERRUPTED
-        self._found["interrupted" if reason == _INTERRUPTED else "parked"].append(job.run_id)
-        job.settle(Suspended(job.run_id, reason))
+            return Suspended(job.run_id, _INTERRUPTED)
+        except OrchestratorError as error:  # the id belongs to a run of another agent
+            return error
+        return Suspended(job.run_id, head.reason or _INTERRUPTED)
+
+
+def _kind(outcome: object) -> str:
+    """Return the field of DrainReport for the outcome of a run."""
+    if isinstance(outcome, NotAdmitting):
+        return "refused"
+    if isinstance(outcome, Suspended):
+        return "interrupted" if outcome.reason == _INTERRUPTED else "parked"
+    return "ended"
 
 
 def _hurry(journal: Journal) -> None:
@@ -593,7 +601,9 @@ class LocalEngine(Generic[AgentResultT_co]):
         if self._draining is None:
             self._commands.draining = True
             self._orphans.stop()
-            self._drain = Drain(self.name, self._line, self._clock, f"drained by {command.explain()}")
+            self._drain = Drain(
+                self.name, self._agents, self._line, self._clock, f"drained by {command.explain()}"
+            )
             seconds = self._grace if seconds is None else seconds
             self._draining = asyncio.create_task(self._stop(self._drain), name=f"engine {self.name} drain")
             self._leaving.set()

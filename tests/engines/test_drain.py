@@ -279,6 +279,63 @@ async def test_a_run_whose_end_nobody_can_read_counts_as_interrupted() -> None:
     assert await suspended(handle) == "interrupted"
 
 
+class Stalling(MemoryJournal):
+    """A journal that answers no read of a run's head while `stalls`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stalls = False
+        self.stalled = 0
+
+    async def head(self, run_id: str) -> Any:
+        if self.stalls and run_id == "r":
+            self.stalled += 1
+            await asyncio.Event().wait()
+        return await super().head(run_id)
+
+
+async def cut_while_its_head_is_read(engine: LocalEngine, journal: Stalling) -> DrainReport:
+    """Drain at once as soon as the run `r` waits for its head; the journal answers again afterwards."""
+    await until(lambda: journal.stalled == 1)
+    journal.stalls = False
+    async with asyncio.timeout(60):
+        return await engine.drain(0)
+
+
+async def test_a_resumed_run_that_is_cut_before_it_is_claimed_stays_in_the_journal_and_its_handle_says_so() -> (
+    None
+):
+    stage, journal = Stage(), Stalling()
+    async with LocalEngine(agent(stage, journal), grace=0) as first:
+        waiting = await first.submit("ask", run_id="r")
+        await until(lambda: waiting.phase is Phase.WAITING)
+    async with LocalEngine(agent(stage, journal)) as engine:
+        handle = await engine.resume("r")  # the engine has read the head; its agent reads it again
+        journal.stalls = True
+        report = await cut_while_its_head_is_read(engine, journal)
+    assert report == DrainReport(parked=("r",))
+    assert handle.done()
+    assert await suspended(handle) == "approval"
+    assert await standing(journal, "r") == ("parked", "approval", None)
+
+
+async def test_a_run_that_is_cut_after_its_end_has_ended_and_its_handle_has_the_result() -> None:
+    stage, journal = Stage(), Stalling()
+    async with LocalEngine(agent(stage, journal), grace=0) as first:
+        await first.submit("look", run_id="r")
+        await until(lambda: bool(stage.waiting))
+    async with LocalEngine(agent(stage, journal)) as engine:
+        handle = await engine.resume("r")
+        await until(lambda: bool(stage.waiting))
+        journal.stalls = True  # after its end, the open child runs of a resumed run are read
+        stage.let("look")
+        report = await cut_while_its_head_is_read(engine, journal)
+    assert report == DrainReport(ended=("r",))
+    assert handle.done()
+    assert (await handle).output == "look!"
+    assert await standing(journal, "r") == ("ended", "none", None)
+
+
 async def test_a_drained_engine_leaves_no_timer() -> None:
     stage, clock = Stage(), FakeClock()
     async with left(agent(stage, clock=clock), clock, meanwhile=lambda: stage.let("look")) as engine:
