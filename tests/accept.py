@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.environment import make_neutral
 from tests.guards import package
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     """Write the derived files. The package of guards is first: what is new in it cannot be imported before."""
+    make_neutral()  # the derived transcripts start runs, which would leave a key in the user's home
     changed = package.accept()
     from tests.derived import GRAPHS, derived  # imports the package of guards
 

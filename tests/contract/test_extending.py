@@ -361,8 +361,11 @@ def run_tests(copy: Path, *paths: str) -> subprocess.CompletedProcess[str]:
 
 
 def accept(copy: Path) -> set[str]:
-    done = python(copy, "-m", "tests.accept")
+    home = copy.parent / "home"
+    home.mkdir()
+    done = python(copy, "-m", "tests.accept", HOME=str(home))
     assert done.returncode == 0, done.stderr
+    assert not list(home.iterdir()), "a trace in the user's home"
     assert "nothing changed" not in done.stdout
     listed = subprocess.run(
         ["git", "diff", "--name-only"], cwd=copy, check=True, capture_output=True, text=True
