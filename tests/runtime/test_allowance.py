@@ -287,7 +287,7 @@ async def test_fifty_children_at_once_exceed_no_limit_by_more_than_one_request(
     provider = Provider(rng)
     limits = Limits(
         max_input_tokens=rng.choice([0, rng.randrange(6_000, 20_000)]),
-        max_output_tokens=rng.choice([0, rng.randrange(500, 3_000)]) or 2_000,
+        max_output_tokens=rng.choice([0, rng.randrange(800, 3_000)]) or 2_000,
         **OFF,
     )
     result = await family(provider, limits, MemoryJournal(), 0, 50, Limits()).run(f"root|{TASK}")
