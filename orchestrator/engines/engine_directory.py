@@ -43,6 +43,7 @@ from orchestrator.kernel.journal import (
     Lease,
     Posted,
     RunHead,
+    claimed,
     let_go,
     owner_name,
     write_records,
@@ -136,7 +137,7 @@ class Registration:
             if head.owner is None:
                 with contextlib.suppress(Held, RunUnknown, Fenced, Corrupt):  # another engine did it first
                     by = f"{name} ({self.run_id})"
-                    lease = await self._journal.claim(head.run_id, self._owner)
+                    lease = await claimed(self._journal, head.run_id, self._owner)
                     try:
                         if (await self._journal.head(head.run_id)).status != "ended":
                             body = {

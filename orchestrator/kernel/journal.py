@@ -412,13 +412,61 @@ async def write_records(
         await written
 
 
+async def waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:
+    """Wait until a write is done, with any result; return a cancellation that came meanwhile."""
+    late: asyncio.CancelledError | None = None
+    while not write.done():
+        try:
+            if isinstance(write, Pending):
+                await write  # `asyncio.wait` would take one more turn of the loop
+            else:
+                await asyncio.wait((write,))
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+        except Exception:  # noqa: BLE001, S110 - `write` has it, for the caller
+            pass
+    return late
+
+
+async def done(waiting: Awaitable[Any]) -> asyncio.CancelledError | None:
+    """Wait until a write is done, even if the caller is cancelled; return that cancellation.
+
+    Raises the error of the write, or the cancellation if there was one.
+    """
+    write = asyncio.ensure_future(waiting)
+    late = await waited(write)
+    try:
+        write.result()
+    except Exception as error:
+        if late is not None:
+            raise late from error
+        raise
+    return late
+
+
+async def claimed(journal: Journal, run_id: str, owner: str) -> Lease:
+    """Claim a run and return its lease. If the caller is cancelled meanwhile, the run is released again.
+
+    Raises the errors of `claim`.
+    """
+    claiming = asyncio.ensure_future(journal.claim(run_id, owner))
+    if (late := await done(claiming)) is not None:
+        await let_go(journal, claiming.result())
+        raise late
+    return claiming.result()
+
+
 async def let_go(journal: JournalWriter, lease: Lease) -> None:
     """Release a run after a success, or after an error that another error must not hide.
 
-    A store that fails here has all records of the run. An unreachable store releases the run later.
+    A store that fails here has all records of the run. An unreachable store releases the run later. A caller that is
+    cancelled meanwhile gets its CancelledError afterwards.
     """
+    late = None
     with contextlib.suppress(JournalError):
-        await journal.release(lease)
+        late = await done(journal.release(lease))
+    if late is not None:
+        raise late
 
 
 RUNNING = "running"

@@ -28,10 +28,11 @@ from orchestrator.kernel.journal import (
     Draft,
     JournalWriter,
     Lease,
-    Pending,
     Record,
     RunHead,
+    done,
     draft,
+    waited,
 )
 from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.report import Reporter
@@ -190,7 +191,7 @@ class Writer:
                 self._followed(run, run.control.lease, (draft(("created", body)),))
                 return None
             creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
-            late = await _done(creating)
+            late = await done(creating)
         except RunExists:
             raise
         except Exception as error:
@@ -259,7 +260,7 @@ class Writer:
         overlap = run.writes.overlap
         late = None if overlap is None else await overlap.land()
         while (write := run.writes.append) is not None:
-            late = await _waited(write) or late
+            late = await waited(write) or late
             if run.writes.append is write:  # woken before the task that made it
                 run.writes.append = None
             if write.exception() is not None:
@@ -290,7 +291,7 @@ class Writer:
         try:
             write = run.writes.append = asyncio.ensure_future(waiting)
             try:
-                late = await _done(write)
+                late = await done(write)
             finally:
                 if run.writes.append is write:
                     run.writes.append = None
@@ -342,7 +343,7 @@ class Writer:
             return None
         reading = asyncio.ensure_future(self._head(run.run_id))
         try:
-            late = await _done(reading)
+            late = await done(reading)
         except RunUnknown:  # the other owner ended it, and it was removed
             raise Fenced(run.run_id, lease.epoch) from None
         if reading.result().epoch != lease.epoch:
@@ -363,7 +364,7 @@ class Writer:
             if self.at_once:
                 await self._journal.release(lease)
                 return None
-            return await _done(asyncio.ensure_future(self._journal.release(lease)))
+            return await done(asyncio.ensure_future(self._journal.release(lease)))
         except Exception as error:  # noqa: BLE001 - whatever a store raises: it is over with the run here
             if not run.control.detached:
                 self._report.failed(run, None, error)
@@ -424,7 +425,7 @@ class OverlappedAppend:
     async def land(self) -> asyncio.CancelledError | None:
         """Wait until it is durable; return a cancellation that came meanwhile. Raises its error, and stops no hook."""
         self.is_awaited = True
-        late = await _waited(self.write)
+        late = await waited(self.write)
         if self._run.writes.overlap is self and self._writer.doubts_lease(self._run):
             try:
                 late = await self._writer.confirm_lease(self._run) or late
@@ -455,35 +456,3 @@ class OverlappedAppend:
 
 def _kind(error: BaseException) -> str:
     return str(getattr(error, "kind", "other"))
-
-
-async def _waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:
-    """Wait until a write is done, with any result; return a cancellation that came meanwhile."""
-    late: asyncio.CancelledError | None = None
-    while not write.done():
-        try:
-            if isinstance(write, Pending):
-                await write  # `asyncio.wait` would take one more turn of the loop
-            else:
-                await asyncio.wait((write,))
-        except asyncio.CancelledError as cancelled:
-            late = cancelled
-        except Exception:  # noqa: BLE001, S110 - `write` has it, for the caller
-            pass
-    return late
-
-
-async def _done(waiting: Awaitable[Any]) -> asyncio.CancelledError | None:
-    """Wait until a write is done, even if the caller is cancelled; return that cancellation.
-
-    Raises the error of the write, or the cancellation if there was one.
-    """
-    write = asyncio.ensure_future(waiting)
-    late = await _waited(write)
-    try:
-        write.result()
-    except Exception as error:
-        if late is not None:
-            raise late from error
-        raise
-    return late

@@ -30,7 +30,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/engines/orphan_recovery.py:OrphanRecovery.keep": "a poll: looks for orphaned runs",
     "orchestrator/engines/worker.py:Worker._reap": "a poll: looks for dead workers, also after a success",
     "orchestrator/kernel/driver.py:Driver._loop_over_events": "each turn is another event, an error fires one",
-    "orchestrator/kernel/writer.py:_waited": "awaits one write to its end; the caller gets its error",
+    "orchestrator/kernel/journal.py:waited": "awaits one write to its end; the caller gets its error",
     "orchestrator/telemetry/metrics.py:SharedGauges._run": "a heartbeat: writes figures, also after a success",
     "orchestrator/telemetry/watchdog.py:Watchdog._beat": "a heartbeat: measures, also after a success",
     "orchestrator/runtime/service/evicted_runs.py:_Watcher._watch": "a poll: reads the journal, also after a success",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -23,6 +25,7 @@ from orchestrator_callbacks.llm_loop.admission import close_turn
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.crash.invariants import check_run
 from tests.crash.outside import CALLS, Outside, Tap, agent, happened, said_by
+from tests.runtime.test_if_exists import MAKES, Gate
 
 RUN = "r"
 STRIDE = 3
@@ -264,4 +267,48 @@ async def lifted(one: Agent) -> None:
         if run.control.pause_request is not None and run.parked:
             one._service.control.go_on(RUN, "ann")
             return
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *itertools.product(("Agent", "Pipeline", "Rlm"), ("deposited", "interrupted")),
+        ("Ralph", "interrupted"),  # it is not deposited: its runs start where their files are
+    ],
+)
+async def test_a_resumption_that_is_cancelled_at_any_await_leaves_the_run_without_an_owner(
+    kind: str, way: str, tmp_path: Path
+) -> None:
+    for number in itertools.count(1):
+        journal: Any = SlowJournal()
+        (folder := tmp_path / str(number)).mkdir()
+        if way == "interrupted":
+            gate = Gate(is_open=False)
+            await cancelled(
+                MAKES[kind](folder, journal, gate).run("Do it.", run_id="r1"), gate.entered.wait()
+            )
+        else:
+            await MAKES[kind](folder, journal, Gate()).deposit("Do it.", run_id="r1")
+        gate = Gate(is_open=False)
+        one = MAKES[kind](folder, journal, gate)
+        await cancelled(one.resume("r1"), steps(number))
+        head = await journal.head("r1")
+        assert (head.status, head.owner) in {("open", None), ("parked", None)}, f"cancelled at step {number}"
+        if gate.entered.is_set():
+            break
+    assert number > 10
+
+
+async def cancelled(work: Awaitable[object], when: Awaitable[object]) -> None:
+    """Cancel some work after something else, and wait for it."""
+    task = asyncio.ensure_future(work)
+    await when
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def steps(number: int) -> None:
+    for _ in range(number):
         await asyncio.sleep(0)

@@ -37,7 +37,7 @@ from orchestrator.kernel.clock import micros
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.fact import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal, Posted, RunHead, let_go
+from orchestrator.kernel.journal import Journal, Posted, RunHead, claimed, let_go
 from orchestrator.kernel.machine import Machine, missing_changes
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.run import Run
@@ -280,7 +280,7 @@ class ApprovalSession:
     async def _claim(self, head: RunHead) -> None:
         if head.agent != (here := str(self._data.get("agent", ""))):
             raise OtherAgent(head.run_id, head.agent, here)
-        lease = await self.journal.claim(head.run_id, self.driver.owner)
+        lease = await claimed(self.journal, head.run_id, self.driver.owner)
         try:
             records = await self.journal.load(head.run_id)
             stored, table = StoredRun.of(head.run_id, records), self.machine.graph

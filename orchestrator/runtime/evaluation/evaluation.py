@@ -41,6 +41,7 @@ from orchestrator.kernel.journal import (
     Lease,
     Record,
     RunHead,
+    claimed,
     let_go,
     owner_name,
     write_records,
@@ -122,7 +123,7 @@ class EvaluationLedger:
     async def claim(cls, run_id: str, journal: Journal, now: Callable[[], float]) -> Self:
         """Own an open evaluation. Raises ConfigError if another process owns it."""
         try:
-            lease = await journal.claim(run_id, owner_name())
+            lease = await claimed(journal, run_id, owner_name())
         except Held as error:
             raise ConfigError(
                 f"another process works on evaluation {run_id!r}: wait for its end, or give this one another name"

@@ -56,7 +56,7 @@ from orchestrator.kernel.fact import (
     TransitionNote,
 )
 from orchestrator.kernel.hooks import Hooks
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go, write_records
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, claimed, let_go, write_records
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.run import Cursor, Run
@@ -913,7 +913,7 @@ class CheckpointManager:
         owner, at = f"checkpoint:{os.getpid()}", self._clock.time()
         try:
             before = await self._load(journal)
-            lease = await journal.claim(self.name, owner)
+            lease = await claimed(journal, self.name, owner)
         except RunUnknown:
             before = None
             body = {"schema": RECORD_SCHEMA, "graph": GRAPH, "fingerprint": PIPELINE.fingerprint, "at": at}

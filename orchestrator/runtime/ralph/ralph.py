@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -494,12 +494,7 @@ class Ralph(Facade[RalphResult]):
     async def _drive(self, run: RalphRun, path: Iterable[Transition] = ()) -> RalphResult:
         """Drive a run while no other run is active in its session, not even one with another journal."""
         session = SessionDirectory(Path(run.ctx.session_path))
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(session.locked())
-            except (SessionFileError, OSError):
-                await self._service.driver.release(run)
-                raise
+        with session.locked():
             result = await self._service.drive(run, path)
             with suppress(OSError):  # the run has ended: a log that is gone does not change its result
                 await asyncio.to_thread(session.sync_log)

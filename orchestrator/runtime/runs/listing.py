@@ -27,6 +27,7 @@ from orchestrator.kernel.journal import (
     Record,
     RunCounts,
     RunHead,
+    claimed,
     let_go,
     write_records,
 )
@@ -544,7 +545,7 @@ async def record_check(journal: Journal, check: JournalCheck) -> None:
     """Keep a verdict. Raises the errors of the journal, Held if another process writes one at this moment."""
     owner = f"{check.host}:{CHECKS}:{check.at}"
     try:
-        lease = await journal.claim(CHECKS, owner)
+        lease = await claimed(journal, CHECKS, owner)
     except RunUnknown:
         opening = {
             "schema": RECORD_SCHEMA,
@@ -557,7 +558,7 @@ async def record_check(journal: Journal, check: JournalCheck) -> None:
         try:
             lease = await journal.create(CHECKS, owner, opening)
         except RunExists:
-            lease = await journal.claim(CHECKS, owner)
+            lease = await claimed(journal, CHECKS, owner)
     try:
         body = {"reason": "checked", "at": check.at, "t": 0.0, CHECKS: asdict(check)}
         await write_records(journal, lease, Draft("parked", body))

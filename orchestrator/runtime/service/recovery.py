@@ -26,7 +26,17 @@ from orchestrator.journal.difference import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.fact import RunCompleted, RunParked
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead, let_go, write_records
+from orchestrator.kernel.journal import (
+    Draft,
+    Journal,
+    Lease,
+    Posted,
+    Record,
+    RunHead,
+    claimed,
+    let_go,
+    write_records,
+)
 from orchestrator.kernel.machine import Machine, missing_changes
 from orchestrator.runtime.service import program
 from orchestrator.runtime.service.ownership import AgentIdentity, OtherDefinition
@@ -230,7 +240,7 @@ class Recovery:
             again = True
         if waits_for_deps(stored) and self._lacks_deps(stored):
             raise DepsRequired(run_id)
-        lease = await self._journal.claim(run_id, self._owner)
+        lease = await claimed(self._journal, run_id, self._owner)
         try:
             if lease.seq != records[-1].seq:  # another owner has made progress meanwhile
                 stored, records = await self.read(run_id)
@@ -317,7 +327,7 @@ class Recovery:
 
         Raises Held, RunUnknown, Fenced.
         """
-        lease = await self._journal.claim(head.run_id, self._owner)
+        lease = await claimed(self._journal, head.run_id, self._owner)
         try:
             now = await self._journal.head(head.run_id)
             if (now.seq, now.status) != (head.seq, "open"):
@@ -359,7 +369,7 @@ class Recovery:
 
         Raises Held, Fenced, RunUnknown, ProgramsUnknown, Corrupt, StoreDown.
         """
-        lease = await self._journal.claim(head.run_id, self._owner)
+        lease = await claimed(self._journal, head.run_id, self._owner)
         try:
             stored, _ = await self.read(head.run_id)
             if stored.ended is not None:

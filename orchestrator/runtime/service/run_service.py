@@ -22,7 +22,6 @@ from orchestrator.errors import (
     DeadlineExceeded,
     Held,
     JournalError,
-    OrchestratorError,
     OtherGraph,
     RunExists,
     RunUnknown,
@@ -313,8 +312,6 @@ class RunService(Generic[R]):
         Child runs never park: they wait in this process.
         """
         _warn_of_disabled_logger()
-        if run.started_at is None and run.parent_run_id is None:
-            await self.refuse_same_name()
         earlier, leaves = await self._open(run, path), run.run_id in self.leaving
         # For code inside of the run:
         log = next((one for one in self.runtime.observers if isinstance(one, TransitionLog)), None)
@@ -358,9 +355,10 @@ class RunService(Generic[R]):
             end = result
             return end
         finally:
-            if run.started_at is not None and not run.ended:
+            if not run.ended:
                 await self.driver.release(run)
-                self.runtime.retire(run.run_id)
+                if run.started_at is not None:
+                    self.runtime.retire(run.run_id)
             if end is not None or not run.control.evicted:
                 self.live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
 
@@ -411,15 +409,17 @@ class RunService(Generic[R]):
     async def _open(self, run: Run[Any, Any], path: Iterable[Transition]) -> EvictedRun | None:
         """Add a run to the live runs; return the evicted run that it continues, whose reader follows it then.
 
-        Raises RunExists, ConfigError, and the errors of the journal; the run is released then.
+        Raises RunExists, ConfigError, and the errors of the journal. The run is released if it is not added.
         """
-        earlier = self.evicted.find(run.run_id)
         try:
+            if run.started_at is None and run.parent_run_id is None:
+                await self.refuse_same_name()
+            earlier = self.evicted.find(run.run_id)
             if earlier is not None and earlier.follower is not None and run.lease is not None:
                 await earlier.catch_up(self.journal, run.lease.seq)
                 run.follow(earlier)
             self.live.open(run, path)
-        except OrchestratorError:
+        except BaseException:
             await self.driver.release(run)
             raise
         return earlier
@@ -551,7 +551,11 @@ class RunService(Generic[R]):
                 run, path = await self.claim(run_id, limits, by, again=again, from_agent=from_agent)
         except RunAlreadyEnded:
             return await self.ended_result(run_id)
-        return await drive(run, path)
+        try:
+            return await drive(run, path)
+        finally:
+            if not run.ended:  # its facade failed, or was cancelled, before the run was driven
+                await self.driver.release(run)
 
     async def ended_result(self, run_id: str) -> R:
         """Return the result of an ended run from its records."""
