@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -76,6 +77,9 @@ def value(port: int, query: str) -> float:
     try:
         with urllib.request.urlopen(address, timeout=5) as answer:
             found = json.load(answer)["data"]["result"]
+    except urllib.error.HTTPError as error:
+        error.close()
+        return 0.0
     except OSError:
         return 0.0
     return float(found[0]["value"][1]) if found else 0.0
