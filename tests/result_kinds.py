@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import pydantic
 from pydantic import BaseModel, model_serializer
 
 from orchestrator.llm.message import ContentPart
 
 TEN_MB = 10_000_000
+_WRITES_DEQUES = tuple(int(part) for part in pydantic.VERSION.split(".")[:2]) >= (2, 14)
 
 
 class Kind(NamedTuple):
@@ -105,7 +107,7 @@ KINDS: dict[str, Kind] = {
     "dataclass": Kind(lambda: Scan(1), '{"page":1}'),
     "date": Kind(lambda: {"at": dt.date(2026, 3, 1)}, '{"at":"2026-03-01"}'),
     "set": Kind(lambda: {3}, "[3]"),
-    "deque": Kind(lambda: deque([1]), "[1]"),
+    "deque": Kind(lambda: deque([1]), "[1]") if _WRITES_DEQUES else Kind(lambda: deque([1]), None, "deque"),
     "large number": Kind(lambda: {"n": 10**30}, '{"n":1' + "0" * 30 + "}"),
     "NaN": Kind(lambda: {"a": float("nan"), "b": float("inf")}, '{"a":"NaN","b":"Infinity"}'),
     "surrogate in text": Kind(lambda: SURROGATE, "facture-?.pdf"),
