@@ -152,8 +152,10 @@ class Drain:
         await self._until_idle()
         left = list(line.live.values())
         for job in left:
-            _hurry(job.hosting.journal)
             self._cut(job)
+        for job in begun:
+            if job.cut and not job.end.done():
+                _hurry(job.hosting.journal)
         if tasks := [job.task for job in left if job.task is not None]:
             await asyncio.wait(tasks)
         for job in begun:

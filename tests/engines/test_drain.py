@@ -286,6 +286,10 @@ class Stalling(MemoryJournal):
         super().__init__()
         self.stalls = False
         self.stalled = 0
+        self.hurried: list[float] = []
+
+    def hurry(self, seconds: float) -> None:
+        self.hurried.append(seconds)
 
     async def head(self, run_id: str) -> Any:
         if self.stalls and run_id == "r":
@@ -311,9 +315,10 @@ async def test_a_resumed_run_that_is_cut_before_it_is_claimed_stays_in_the_journ
         await until(lambda: waiting.phase is Phase.WAITING)
     async with LocalEngine(agent(stage, journal)) as engine:
         handle = await engine.resume("r")  # the engine has read the head; its agent reads it again
-        journal.stalls = True
+        journal.stalls, journal.hurried = True, []
         report = await cut_while_its_head_is_read(engine, journal)
     assert report == DrainReport(parked=("r",))
+    assert journal.hurried == [HURRY], "a server that is down is not waited for"
     assert handle.done()
     assert await suspended(handle) == "approval"
     assert await standing(journal, "r") == ("parked", "approval", None)
